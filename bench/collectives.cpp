@@ -1,5 +1,6 @@
-// Collectives in the manner of nccl-tests: time and bandwidth over sizes, for every backend and between the devices of
-// one process. Starts its own ranks, once for each backend; under a launcher (mpirun: mpi) it is one of the ranks.
+// Collective benchmark in the style of nccl-tests: time and bandwidth over sizes, for every backend and between the
+// devices of one process. Starts its own ranks, once for each backend; under a launcher (mpirun: mpi) it is one of the
+// ranks.
 #include "lockstep/bench/collectives.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,7 @@ struct Options {
     std::vector<std::string> backends;
     int ranks = 2;
     std::filesystem::path csv, json;
-    // Of a job that this program has started: its backend, and where it leaves its rows.
+    // In ranks started by this program: the backend, and the file for their rows.
     std::string job;
     std::filesystem::path rows;
 };
@@ -43,7 +44,7 @@ struct Options {
 void print_head() {
     std::printf("%-18s %-14s %12s %10s %6s %6s %12s %12s %12s %8s\n", "where", "operation", "size(B)", "count", "type",
                 "ranks", "time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong");
-    std::fflush(stdout);  // ranks print what comes after it
+    std::fflush(stdout);  // before the ranks' output
 }
 
 void print(const Row& row, ls::DType dtype) {
@@ -59,10 +60,10 @@ ordered_json json_of(const Row& row) {
             {"algbw", row.algorithm_gbs}, {"busbw", row.bus_gbs},       {"wrong", row.wrong}};
 }
 
-/// Rows so far, and where they end up.
+/// Rows so far, and the files to write.
 class Report {
 public:
-    /// Opens the files, so that one that cannot be written is known before anything is measured.
+    /// Opens the files, so that an unwritable file is an error before anything is measured.
     Report(const Options& options, bool writes) : options_(options) {
         if (!writes || !options.rows.empty()) return;
         if (!options.csv.empty()) csv_.emplace(options.csv);
@@ -72,12 +73,12 @@ public:
         print(row, options_.plan.dtype);
         rows_.push_back(json_of(row));
     }
-    /// Those of a job, which has printed them.
+    /// Adds the rows of a job, which has printed them already.
     void take(const std::filesystem::path& file) {
         std::ifstream lines(file);
         for (std::string line; std::getline(lines, line);) rows_.push_back(ordered_json::parse(line));
     }
-    /// Writes the files; throws DataError when a result was wrong.
+    /// Writes the files; throws DataError if a result was wrong.
     void finish() {
         if (!options_.rows.empty()) {
             ls::AtomicFile file(options_.rows);
@@ -118,17 +119,17 @@ private:
     std::optional<ls::AtomicFile> csv_, json_;
 };
 
-/// Throws UsageError for measurements that need more ranks or memory than there are.
+/// Throws UsageError for measurements that need more ranks or memory than available.
 void check(const Options& options, int ranks, int ranks_here) {
     const std::vector<std::size_t> sizes = options.plan.sizes();
     if (sizes.empty())
         throw program::UsageError("no sizes to measure; expected -b of at least an element, and -e not less than -b");
     const auto& wanted = options.plan.operations;
     if (std::all_of(wanted.begin(), wanted.end(),
-                    [&](const std::string& name) { return ranks < collectives::least_ranks(name); }))
+                    [&](const std::string& name) { return ranks < collectives::min_ranks(name); }))
         throw program::UsageError(
             "the operations need at least two ranks; expected --ranks 2 or more, or other operations");
-    // A rank keeps what goes in, what comes out and what should, and copies of it to compare.
+    // A rank has the inputs, the outputs, the expected results, and copies of them to compare.
     constexpr double copies = 6, gib = 1 << 30;
     const double needed = copies * static_cast<double>(sizes.back()) * ranks_here,
                  there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
@@ -155,11 +156,11 @@ void be_a_rank(const Options& options, ls::Launcher launcher) {
 std::vector<std::string> all_backends() {
     std::vector<std::string> names{in_process};
     for (const ls::ProcessGroupBackend& backend : ls::process_group_backends())
-        if (ls::why_unusable(backend.name).empty() && backend.name != "mpi") names.push_back(backend.name);
+        if (ls::unusable_reason(backend.name).empty() && backend.name != "mpi") names.push_back(backend.name);
     return names;
 }
 
-/// A job for each backend.
+/// One job per backend.
 void run_all(const Options& options, const std::vector<std::string>& command) {
     Report report(options, true);
     print_head();

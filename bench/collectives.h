@@ -1,4 +1,4 @@
-// One operation between ranks or devices, timed and checked: what bench/collectives prints.
+// One operation between ranks or devices, timed and checked, for bench/collectives.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ namespace collectives {
 struct Row {
     std::string where;  ///< "shm", "in-process"
     std::string operation;
-    std::size_t bytes = 0;  ///< as nccl-tests count them: of the whole buffer, sent or received
+    std::size_t bytes = 0;  ///< as in nccl-tests: of the whole buffer, sent or received
     std::string dtype;
     int ranks = 0;
-    double microseconds = 0;  ///< a call takes, mean over iterations, on the rank that needs longest
+    double microseconds = 0;  ///< per call, mean over iterations, on the slowest rank
     double algorithm_gbs = 0, bus_gbs = 0;
-    std::int64_t wrong = 0;  ///< elements that are not exactly what they should be, on all ranks
+    std::int64_t wrong = 0;  ///< number of elements on all ranks that are not exactly as expected
 };
 
 struct Plan {
@@ -33,26 +33,27 @@ struct Plan {
 
 using Sink = std::function<void(const Row&)>;
 
-/// "all_reduce", ...: what `run_collectives` knows, in its order.
+/// "all_reduce", ...: the operations of `run_collectives`, in its order.
 std::vector<std::string> operations();
 
 /// Messages have a sender and a receiver.
-inline int least_ranks(const std::string& operation) { return operation == "send_receive" ? 2 : 1; }
+inline int min_ranks(const std::string& operation) { return operation == "send_receive" ? 2 : 1; }
 
-/// Collective. Every rank measures, on memory of the host, or of the GPU that its `local_rank` says where the backend
-/// moves that; `sink` is called on rank 0. Leaves out what needs more ranks than there are.
+/// Collective. Every rank measures on host memory, or on the GPU selected by its `local_rank` if the backend supports
+/// GPU memory. Calls `sink` on rank 0. Omits operations that need more ranks.
 void run_collectives(lockstep::Communicator& ranks, int local_rank, const Plan& plan, const Sink& sink);
 
-/// All-reduce between virtual devices of this process as DataParallel makes it: sums along the tree of shards, one a
-/// device, bucket by bucket; on device 0, which the others copy it from ("root"), or each device its slice ("slices").
+/// All-reduce between virtual devices of this process as in DataParallel: sums along the tree of shards, one per
+/// device, bucket by bucket. Either on device 0, from which the others copy ("root"), or on each device for its slice
+/// ("slices").
 void run_in_process(int devices, const Plan& plan, const Sink& sink);
 
-/// Sums of these stay exact in every dtype for hundreds of ranks.
+/// Small numbers, whose sums are exact in every dtype for hundreds of ranks.
 inline int value_of(int rank, std::size_t element) {
     return static_cast<int>((element * 7 + static_cast<std::size_t>(rank) * 3) % 11) - 5;
 }
 
-/// Fills in rates. `steps`: how often the busiest link carries the buffer, nccl-tests' factor.
+/// Fills in the rates. `steps`: how often the busiest link carries the buffer, nccl-tests' factor.
 Row finished(Row row, double seconds, double steps);
 
 }  // namespace collectives

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "lockstep/bench/collectives.h"
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/stream.h"
@@ -20,7 +20,7 @@ struct Range {
     std::size_t begin = 0, end = 0;
 };
 
-/// Gradients of every device, and where their sum comes to.
+/// Gradients of every device, and memory for their sum.
 class Devices {
 public:
     Devices(int devices, std::size_t count) : count_(count) {
@@ -59,7 +59,7 @@ public:
                 for (std::size_t from = 0; from < summing; ++from)
                     if (from != d) copy(from, d, slices[from]);
         }
-        // Whoever writes next waits for all who read.
+        // The next writes wait for all reads.
         for (std::size_t d = 0; d < streams_.size(); ++d) streams_[d]->record(events_[d]);
         for (ls::Stream* stream : streams_)
             for (const ls::Event& event : events_) stream->wait(event);
@@ -89,8 +89,8 @@ private:
             ls::KernelTable::of(ls::DeviceKind::cpu).make(*ls::make_operation(ls::TreeSum{std::move(shards)}), request);
         std::shared_ptr<ls::Buffer> scratch;
         if (const std::size_t bytes = kernel->scratch_bytes()) scratch = ls::Buffer::allocate(stream, bytes, "scratch");
-        stream.run("tree_sum", accesses, [kernel, scratch, places](const ls::Launch& launch) {
-            kernel->run({launch, places.data(), &places.back(), scratch ? scratch->data() : nullptr, nullptr, nullptr,
+        stream.run("tree_sum", accesses, [kernel, scratch, places](const ls::ExecContext& context) {
+            kernel->run({context, places.data(), &places.back(), scratch ? scratch->data() : nullptr, nullptr, nullptr,
                          nullptr, 0, 0, 0, 1});
         });
     }
@@ -111,7 +111,7 @@ private:
 }  // namespace
 
 void run_in_process(int devices, const Plan& plan, const Sink& sink) {
-    // As ArenaCut does where parameters are few.
+    // As in ArenaPartition for few parameters.
     const std::size_t cache = ls::device_info(ls::Device::cpu(0)).cache_bytes;
     const std::size_t bucket = std::clamp(cache / 4, std::size_t{64} << 10, std::size_t{1} << 20) / sizeof(float);
     for (const bool by_slices : {false, true})

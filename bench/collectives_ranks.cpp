@@ -14,15 +14,15 @@ namespace ls = lockstep;
 
 namespace {
 
-/// One rank's memory and place for one size.
+/// One rank's memory for calls of one size.
 template <class T>
 struct Call {
     ls::Communicator& ranks;
     std::size_t count;
-    std::vector<std::size_t> counts, bytes;  ///< a part for each rank
+    std::vector<std::size_t> counts, bytes;  ///< a part per rank
     std::vector<T> in, out;                  ///< before the call
-    std::vector<T> expected;                 ///< after it, in `out`; empty where this rank receives nothing
-    ls::Tensor in_place, out_place;          ///< what the call works on
+    std::vector<T> expected;                 ///< after it, in `out`; empty if this rank receives nothing
+    ls::Tensor in_place, out_place;          ///< tensors that the call uses
 
     Call(ls::Communicator& r, std::size_t n) : ranks(r), count(n), in(n), out(n) {
         const auto world = static_cast<std::size_t>(r.size());
@@ -60,7 +60,7 @@ struct Call {
     void expect(std::size_t n, Value&& value) {
         for (std::size_t i = 0; i < n; ++i) expected.push_back(static_cast<T>(value(i)));
     }
-    /// What rank `sender` has in the places of part `part`, one rank after the other.
+    /// Expects the data of rank `sender` at part `part`, for all ranks in order.
     template <class Part>
     void expect_parts(Part&& part) {
         for (int sender = 0; sender < ranks.size(); ++sender) {
@@ -73,7 +73,7 @@ struct Call {
 
 private:
     static T* address(const ls::Tensor& tensor) { return static_cast<T*>(tensor.impl()->storage->buffer->data()); }
-    /// The communicator knows nothing of the stream of tensors.
+    /// The communicator does not synchronize with the tensor's stream.
     void settle() const {
         if (!in_place.device().is_host()) ls::Stream::of(in_place.device()).synchronize();
     }
@@ -82,7 +82,7 @@ private:
 template <class T>
 struct Operation {
     std::string name;
-    void (*prepare)(Call<T>& call);  ///< says what must come out
+    void (*prepare)(Call<T>& call);  ///< sets the expected result
     void (*run)(Call<T>& call);
 };
 
@@ -162,8 +162,8 @@ void run(ls::Communicator& ranks, int local_rank, const Plan& plan, const Sink& 
     ls::Communicator& measured = gpu ? *gpu : ranks;
     for (const auto& [name, prepare, call_once] : table<T>()) {
         if (std::find(plan.operations.begin(), plan.operations.end(), name) == plan.operations.end()) continue;
-        if (ranks.size() < least_ranks(name)) continue;
-        if (gpu && name == "send_receive") continue;  // messages are of host memory
+        if (ranks.size() < min_ranks(name)) continue;
+        if (gpu && name == "send_receive") continue;  // messages support only host memory
         for (const std::size_t bytes : plan.sizes()) {
             Call<T> call(measured, bytes / sizeof(T));
             prepare(call);
@@ -172,7 +172,7 @@ void run(ls::Communicator& ranks, int local_rank, const Plan& plan, const Sink& 
             const std::vector<T> found = call.out_place.template to_vector<T>();
             std::int64_t wrong = 0;
             for (std::size_t i = 0; i < call.expected.size(); ++i) wrong += found[i] != call.expected[i] ? 1 : 0;
-            call.clear();  // sums of zeros stay what they are, however often they are made
+            call.clear();  // repeated sums of zeros remain zero
             for (int i = 0; i < plan.warmup; ++i) call_once(call);
             ranks.barrier();
             const auto begin = std::chrono::steady_clock::now();

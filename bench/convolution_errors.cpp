@@ -1,5 +1,5 @@
-// How far f32 convolutions of 3x3 are off on CPU devices, Winograd's and direct ones, from loops in double: the table
-// of docs/accuracy.md. LOCKSTEP_CPU_ISA says for which instruction set.
+// Errors of f32 convolutions of 3x3 on CPU devices, with Winograd and direct kernels, relative to loops in double: the
+// table of docs/accuracy.md. LOCKSTEP_CPU_ISA selects the instruction set.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@ const std::array<ls::reference::ConvShape, 5> shapes{{{8, 32, 26, 26, 64, 3, 3, 
                                                       {1, 256, 14, 14, 256, 3, 3, 1, 1},
                                                       {1, 512, 14, 14, 512, 3, 3, 1, 1}}};
 
-/// Normal data; the weights scaled so that outputs are of about 1.
+/// Normal data; the weights are scaled so that outputs are about 1.
 struct Data {
     ls::Tensor x, w, dy;
     explicit Data(const ls::reference::ConvShape& s) {
@@ -56,7 +56,7 @@ Found on_device(const ls::reference::ConvShape& s, const Data& data, ls::ConvAlg
     return {y.detach().to_vector<float>(), x.grad().to_vector<float>(), w.grad().to_vector<float>()};
 }
 
-/// Errors of the elements over the root mean square of what they should be.
+/// Errors of the elements, divided by the root mean square of the expected values.
 struct Error {
     double rms = 0, largest = 0;
 };

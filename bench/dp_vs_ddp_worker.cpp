@@ -1,5 +1,5 @@
-// Trains one network in one way for some steps, and writes what every process measured: what bench/dp-vs-ddp runs over
-// and over. With --parallel ddp it starts its own processes, as the samples do.
+// Trains one network in one way for some steps and writes the measurements of every process: bench/dp-vs-ddp runs it
+// repeatedly. With --parallel ddp it starts its own processes, like the samples.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ double now_ms() {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Bytes of memory of a process, of pages that several share its part of them. 0 where the system does not say.
+/// Bytes of memory of a process, with its share of shared pages. 0 if the system does not report it.
 std::int64_t proportional_bytes(const std::string& process) {
     std::ifstream file("/proc/" + process + "/smaps_rollup");
     for (std::string line; std::getline(file, line);)
@@ -49,7 +49,7 @@ std::int64_t proportional_bytes(const std::string& process) {
     return 0;
 }
 
-/// Milliseconds of some steps in a row, and how long the host waited for batches of them.
+/// Milliseconds of several consecutive steps, and the part in which the host waited for batches.
 struct Run {
     double total = 0, input = 0;
 };
@@ -72,14 +72,14 @@ ordered_json json_of(const ls::LoggedStep& step) {
     return spans;
 }
 
-/// Of the steps that have a split, the one of median length: rank 0 says which, so that all show the same.
+/// The step of median length among those with a split: rank 0 selects it, so that all ranks show the same step.
 std::size_t typical_step(const program::Options& options, const std::vector<ls::StepSplit>& splits) {
     std::vector<std::size_t> order(splits.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::sort(order.begin(), order.end(), [&](auto a, auto b) { return splits[a].step < splits[b].step; });
     const std::size_t own = order.at(order.size() / 2);
     if (!options.group) return own;
-    if (options.leads()) options.group->store()->set("bench/typical", std::to_string(own));
+    if (options.is_rank0()) options.group->store()->set("bench/typical", std::to_string(own));
     return std::stoul(options.group->store()->get("bench/typical"));
 }
 
@@ -142,8 +142,9 @@ void measure(const program::Options& options, const Lengths& lengths, const std:
         text["input_wait"] = timed.input / lengths.timed;
         text["logged_step"] = logged.total / lengths.logged;
         text["pss"] = proportional_bytes("self");
-        // Who launched the processes belongs to the run as well.
-        text["launcher_pss"] = options.group && options.leads() ? proportional_bytes(std::to_string(::getppid())) : 0;
+        // The launcher of the processes belongs to the run as well.
+        text["launcher_pss"] =
+            options.group && options.is_rank0() ? proportional_bytes(std::to_string(::getppid())) : 0;
         for (const ls::StepSplit& split : splits) text["splits"].push_back(json_of(split));
         for (const ls::LoggedStep& step : log)
             text["slowest"].push_back({{"rank", step.slowest_rank}, {"waited", step.waited_for_slowest}});
@@ -181,6 +182,6 @@ int main(int argc, char** argv) {
                             if (net == "cnn") measure<mnist::Cnn>(options, lengths, out);
                             if (net == "small") measure<mnist::Small>(options, lengths, out);
                             if (net == "mlp") measure<Mlp>(options, lengths, out);
-                            return std::optional<program::Stop>();  // nothing stops it
+                            return std::optional<program::Stop>();  // no stop condition
                         });
 }

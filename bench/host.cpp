@@ -1,5 +1,5 @@
-// What a step costs the host: processor time of the calling thread inside `step`, and how often it asks for memory.
-// Networks of tiny layers, so that there is little else; processor time, so that other programs count little.
+// Host cost of a step: processor time of the calling thread inside `step`, and number of memory allocations. The
+// networks have tiny layers to minimise other work; processor time reduces the effect of other programs.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -35,7 +35,7 @@ struct Mlp {
     }
 };
 
-/// Microseconds of the quickest and of the median step, allocations of the median one.
+/// Microseconds of the fastest and of the median step, allocations of the median one.
 struct Cost {
     double least, median, allocations;
 };
@@ -45,7 +45,7 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-/// Each of `steps` steps begins when all devices are at rest.
+/// Each of `steps` steps begins when all devices are idle.
 Cost cost_of_step(int layers, int devices, int steps) {
     std::vector<ls::Device> chosen;
     for (int i = 0; i < devices; ++i) chosen.push_back(ls::Device::cpu(i));

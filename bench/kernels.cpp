@@ -1,5 +1,5 @@
-// Where the time of a training step goes: the operations of one step of the MNIST network on cpu:0, one by one as the
-// log of steps has them, beside whole steps without a log.
+// Breakdown of a training step's time: the operations of one step of the MNIST network on cpu:0, one by one from the
+// step log, compared with whole steps without a log. With nvcc, also counts of CUDA kernels (emulated.h).
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -10,6 +10,9 @@
 
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/mnist_nets.h"
+#if LOCKSTEP_EMULATED
+#include "lockstep/bench/emulated.h"
+#endif
 
 namespace ls = lockstep;
 
@@ -37,7 +40,7 @@ void measure(std::int64_t rows, int threads, int repetitions) {
         model.synchronize();
         whole.push_back(seconds_since(begin));
     };
-    step();  // traces it
+    step();  // traces the step
     whole.clear();
     host.clear();
     for (int repetition = 0; repetition < repetitions; ++repetition) step();
@@ -79,8 +82,26 @@ int main(int argc, char** argv) {
     app.add_option("--repetitions", repetitions, "repetitions per configuration")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
+#if LOCKSTEP_EMULATED
+    emulated::CountOptions counted;
+    bool counts_kernels = false, counts_launches = false;
+    auto* const emulate =
+        app.add_flag("--emulated", counts_kernels, "counts of CUDA kernels in the PTX interpreter, without a GPU");
+    app.add_option("--kernels", counted.only, "part of the names of the operations to count")->needs(emulate);
+    app.add_option("--blocks", counted.most_blocks, "blocks to interpret of each launch; 0: all")
+        ->needs(emulate)
+        ->capture_default_str();
+    auto* const launches =
+        app.add_flag("--launches", counts_launches, "number of launches of training steps on a GPU, without one");
+    app.add_option("--json", counted.json, "file for the figures of --emulated or --launches");
+    emulate->excludes(launches);
+#endif
     CLI11_PARSE(app, argc, argv);
     try {
+#if LOCKSTEP_EMULATED
+        if (counts_kernels) return emulated::count_kernels(counted), 0;
+        if (counts_launches) return emulated::count_launches(counted.json), 0;
+#endif
         for (const std::int64_t count : rows)
             for (const int t : threads) measure(count, t, repetitions);
         return 0;

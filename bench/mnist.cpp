@@ -1,5 +1,6 @@
-// Samples per second of training steps of PyTorch's MNIST network: one device with all cores beside data-parallel on
-// two virtual devices, in one process and in turn, so that whatever else the machine does hits both alike.
+// Samples per second of training steps of PyTorch's MNIST network: one device with all cores compared with
+// data-parallel on two virtual devices, alternating in one process, so that other load on the machine affects both
+// equally.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -75,11 +76,11 @@ void interleave(Contestants& contestants, const std::vector<std::int64_t>& batch
     }
 }
 
-/// For a script that interleaves several programs: each line of input names a contestant, each answer is its rate.
+/// For a script that interleaves several programs: each line of input names a contestant; the answer is its rate.
 void serve(Contestants& contestants, int steps) {
     std::cout << "ready" << std::endl;
     for (std::string name; std::getline(std::cin, name);) {
-        contestants.at(name)->run(2);  // caches are warm again after the others
+        contestants.at(name)->run(2);  // warms the caches again after the others
         std::cout << contestants.at(name)->run(steps) << std::endl;
     }
 }

@@ -1,5 +1,6 @@
-// Seconds per training step of PyTorch's U-Net on images of 160 x 240: one device with all cores beside data-parallel
-// on two virtual devices, in one process and in turn, so that whatever else the machine does hits both alike.
+// Seconds per training step of PyTorch's U-Net on images of 160 x 240: one device with all cores compared with
+// data-parallel on two virtual devices, alternating in one process, so that other load on the machine affects both
+// equally.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -27,7 +28,7 @@ struct Sizes {
     std::int64_t batch = 4, width = 64, height = 160, image_width = 240;
 };
 
-/// Ends the name of a way to train in mixed precision.
+/// Suffix of the names of ways to train in mixed precision.
 const std::string mixed = "_bf16";
 
 /// One way to train, kept warm.
@@ -42,7 +43,7 @@ public:
         masks_ = ls::Tensor::from(classes, {sizes.batch, sizes.height, sizes.image_width});
     }
 
-    /// Seconds per step, of `steps` of them.
+    /// Seconds per step, measured over `steps` steps.
     double run(int steps) {
         const auto begin = std::chrono::steady_clock::now();
         for (int step = 0; step < steps; ++step) model_.step(adam_, images_, masks_, unet::SegmentationLoss());
@@ -57,7 +58,7 @@ private:
     ls::Tensor images_, masks_;
 };
 
-/// The ways by name, each made when it is asked for first: a process that runs one holds the memory of one.
+/// The ways by name, each created on first use: a process that runs only one holds only its memory.
 class Contestants {
 public:
     explicit Contestants(const Sizes& sizes) : sizes_(sizes) {}
@@ -111,7 +112,7 @@ nlohmann::json interleave(Contestants& contestants, const std::vector<std::strin
     return {{"instruction_set", ls::instruction_set()}, {"seconds_per_step", seconds}};
 }
 
-/// For a script that interleaves several programs: each line of input names a way, each answer is its seconds per step.
+/// For a script that interleaves several programs: each line of input names a way; the answer is its seconds per step.
 void serve(Contestants& contestants, int steps) {
     std::cout << "ready" << std::endl;
     for (std::string way; std::getline(std::cin, way);) std::cout << contestants.of(way).run(steps) << std::endl;

@@ -1,9 +1,10 @@
-# Library, public headers and package configuration: find_package(lockstep) and the target lockstep::lockstep.
+# Libraries, public headers and package configuration: find_package(lockstep) and the targets lockstep::lockstep,
+# lockstep::comm, lockstep::data and lockstep::core.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
-install(TARGETS lockstep EXPORT lockstepTargets)
+install(TARGETS ${LOCKSTEP_LIBRARIES} EXPORT lockstepTargets)
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
 foreach(header ${LOCKSTEP_PUBLIC_HEADERS})
   cmake_path(GET header PARENT_PATH folder)

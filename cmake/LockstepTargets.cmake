@@ -1,8 +1,5 @@
-# The one library target. Folders add their sources to it; headers are seen as lockstep/<folder>/<header>.h in the
-# tree as after installation, through links in the build folder.
-add_library(lockstep)
-add_library(lockstep::lockstep ALIAS lockstep)
-
+# The library targets and what they share. Headers are seen as lockstep/<folder>/<header>.h in the tree as after
+# installation, through links in the build folder.
 set(LOCKSTEP_INCLUDE_VIEW ${PROJECT_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE_VIEW}/lockstep)
 foreach(folder runtime ops parallel samples tests bench)
@@ -15,29 +12,6 @@ foreach(folder runtime ops parallel/comm parallel/data parallel)
   file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
   list(APPEND LOCKSTEP_PUBLIC_HEADERS ${headers})
 endforeach()
-
-target_include_directories(lockstep PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_VIEW}> $<INSTALL_INTERFACE:include>)
-target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
-target_compile_features(lockstep PUBLIC cxx_std_20)
-set_target_properties(lockstep PROPERTIES POSITION_INDEPENDENT_CODE ON)
-target_link_libraries(lockstep PUBLIC Threads::Threads
-  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium JPEG::JPEG PNG::PNG GIF::GIF
-    $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
-if(LOCKSTEP_HAS_CUDA)
-  target_link_libraries(lockstep PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
-endif()
-if(LOCKSTEP_HAS_GLOO)
-  target_link_libraries(lockstep PRIVATE Gloo::gloo)
-endif()
-if(LOCKSTEP_HAS_MPI)
-  target_link_libraries(lockstep PRIVATE MPILibrary::mpi)
-endif()
-if(LOCKSTEP_HAS_NCCL)
-  target_link_libraries(lockstep PRIVATE NCCL::nccl)
-endif()
-
-# Programs load only the libraries that they use: most systems do not link so by default.
-target_link_options(lockstep INTERFACE LINKER:--as-needed)
 
 # Warnings for Lockstep's own C++ sources; a project that embeds Lockstep is left alone.
 function(lockstep_warnings target)
@@ -56,9 +30,6 @@ function(lockstep_warnings target)
     endif()
   endif()
 endfunction()
-lockstep_warnings(lockstep)
-# The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
-target_compile_options(lockstep PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
 
 # For programs and tests, which spend their time in the library: to optimise them is most of what compiling takes.
 set(LOCKSTEP_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
@@ -66,21 +37,17 @@ if(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-Og>)
 endif()
 
-# What nearly every source of the library includes, parsed once: half of the time that a file takes otherwise. Sources
-# still include what they use; clang-tidy reads them without this.
-target_precompile_headers(lockstep PRIVATE
-  <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <filesystem> <functional> <map> <memory> <mutex>
-  <optional> <set> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>
-  <fmt/format.h>
-  ${PROJECT_SOURCE_DIR}/runtime/tensor.h)
-
 # Groups for CMAKE_UNITY_BUILD, made of neighbours in one folder only: a program that links the archive gets the libraries that
-# the folders it uses need, and no others.
+# the folders it uses need, and no others. A source that has a group already keeps it.
 function(lockstep_unity_groups target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} NORMALIZE)
+    get_source_file_property(group ${source} TARGET_DIRECTORY ${target} UNITY_GROUP)
+    if(group)
+      continue()
+    endif()
     cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE file)
     cmake_path(GET file PARENT_PATH folder)
     string(MAKE_C_IDENTIFIER "${folder}" folder)
@@ -89,12 +56,6 @@ function(lockstep_unity_groups target)
     math(EXPR part "(${count} - 1) / 12")
     set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${folder}_${part})
   endforeach()
-endfunction()
-
-# What lockstep-run is made of, compiled file by file where CMAKE_UNITY_BUILD is on: together with others it would bring
-# the whole library, and every library of that, into a program that starts others.
-function(lockstep_launcher_sources target)
-  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # Sanitizers apply to every library here and to what links it, because a program is checked only if all of it is
@@ -108,4 +69,63 @@ function(lockstep_sanitize target)
     target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
   endif()
 endfunction()
-lockstep_sanitize(lockstep)
+
+# lockstep_library(name export): a library that is installed as lockstep::export.
+function(lockstep_library name export)
+  add_library(${name})
+  add_library(lockstep::${export} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${export} POSITION_INDEPENDENT_CODE ON
+    INSTALL_RPATH "\$ORIGIN")  # where shared libraries find each other
+  lockstep_warnings(${name})
+  # The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
+  # What nearly every source includes, parsed once: half of the time that a file takes otherwise. Sources still include
+  # what they use; clang-tidy reads them without this.
+  target_precompile_headers(${name} PRIVATE
+    <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <filesystem> <functional> <map> <memory> <mutex>
+    <optional> <set> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>
+    <fmt/format.h>
+    ${PROJECT_SOURCE_DIR}/runtime/tensor.h)
+endfunction()
+
+# runtime/ and ops/: devices, tensors, operations. The other libraries link it, and with it what holds for all.
+lockstep_library(lockstep_core core)
+target_include_directories(lockstep_core PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_VIEW}> $<INSTALL_INTERFACE:include>)
+target_include_directories(lockstep_core SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
+target_compile_features(lockstep_core PUBLIC cxx_std_20)
+# Programs load only the libraries that they use: most systems do not link so by default.
+target_link_options(lockstep_core INTERFACE LINKER:--as-needed)
+lockstep_sanitize(lockstep_core)
+target_link_libraries(lockstep_core PUBLIC Threads::Threads PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl)
+if(LOCKSTEP_HAS_CUDA)
+  target_link_libraries(lockstep_core PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
+endif()
+
+# parallel/comm/: process groups, their stores and launchers.
+lockstep_library(lockstep_comm comm)
+target_link_libraries(lockstep_comm PUBLIC lockstep_core PRIVATE OpenMP::OpenMP_CXX fmt::fmt Sodium::sodium)
+if(LOCKSTEP_HAS_GLOO)
+  target_link_libraries(lockstep_comm PRIVATE Gloo::gloo)
+endif()
+if(LOCKSTEP_HAS_MPI)
+  target_link_libraries(lockstep_comm PRIVATE MPILibrary::mpi)
+endif()
+if(LOCKSTEP_HAS_NCCL)
+  target_link_libraries(lockstep_comm PRIVATE NCCL::nccl CUDA::cudart)
+endif()
+
+# parallel/data/: files, data sets, images.
+lockstep_library(lockstep_data data)
+target_link_libraries(lockstep_data PUBLIC lockstep_core
+  PRIVATE fmt::fmt ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+foreach(library JPEG PNG GIF)
+  if(LOCKSTEP_HAS_${library})
+    target_link_libraries(lockstep_data PRIVATE ${library}::${library})
+  endif()
+endforeach()
+
+# The rest of parallel/: training on several devices and in several processes, checkpoints, logs.
+lockstep_library(lockstep lockstep)
+target_link_libraries(lockstep PUBLIC lockstep_comm lockstep_data lockstep_core
+  PRIVATE fmt::fmt ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+set(LOCKSTEP_LIBRARIES lockstep_core lockstep_comm lockstep_data lockstep)

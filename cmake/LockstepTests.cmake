@@ -8,8 +8,9 @@ target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
 set_target_properties(lockstep_catch_main PROPERTIES UNITY_BUILD OFF)
 
 # Catch2 and Lockstep's public headers, parsed once for all tests.
-file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")
-add_library(lockstep_tests_precompiled OBJECT ${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp)
+set(LOCKSTEP_EMPTY_SOURCE ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
+file(CONFIGURE OUTPUT ${LOCKSTEP_EMPTY_SOURCE} CONTENT "")
+add_library(lockstep_tests_precompiled OBJECT ${LOCKSTEP_EMPTY_SOURCE})
 target_link_libraries(lockstep_tests_precompiled PRIVATE lockstep lockstep_catch_main fmt::fmt)
 lockstep_warnings(lockstep_tests_precompiled)
 target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
@@ -68,15 +69,20 @@ function(lockstep_test_program name)
   set(LOCKSTEP_TEST_KIND ${kind} PARENT_SCOPE)
 endfunction()
 
-# lockstep_test(name sources... [STEERED sources...]): adds the sources to the program above and makes a ctest entry that
-# runs their test cases in its own process. The target `name` builds what the entry needs. The label is the name of the
-# folder: `ctest -L parallel` runs the tests of one layer, and the target tests-parallel builds them. In a CUDA program the
-# entry has a twin test_x_gpu, which prints "skipped: no CUDA device" on a machine without one; STEERED sources control the
-# stand-in or count its calls, and only the first entry runs them; a test of such sources only has no twin.
-# tests/gpu/machine.h describes the machine to such tests.
+# lockstep_test(name sources... [STEERED sources...] [NOT_UNDER sanitizers...]): adds the sources to the program above and
+# makes a ctest entry that runs their test cases in its own process. The target `name` builds what the entry needs. The
+# label is the name of the folder: `ctest -L parallel` runs the tests of one layer, and the target tests-parallel builds
+# them. In a CUDA program the entry has a twin test_x_gpu, which prints "skipped: no CUDA device" on a machine without one;
+# STEERED sources control the stand-in or count its calls, and only the first entry runs them; a test of such sources only
+# has no twin. tests/gpu/machine.h describes the machine to such tests.
+#   NOT_UNDER   sanitizers (address, thread) in whose builds the test is neither compiled nor run
 function(lockstep_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "STEERED")
-  if(LOCKSTEP_TEST_KIND STREQUAL CUDA)
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "STEERED;NOT_UNDER")
+  lockstep_sanitized_by(disabled ${test_NOT_UNDER})
+  set_property(GLOBAL PROPERTY LOCKSTEP_TEST_DISABLED_${name} ${disabled})
+  if(disabled)
+    target_sources(${LOCKSTEP_TEST_PROGRAM} PRIVATE ${LOCKSTEP_EMPTY_SOURCE})  # the program may have no other source
+  elseif(LOCKSTEP_TEST_KIND STREQUAL CUDA)
     target_sources(${LOCKSTEP_TEST_PROGRAM}_objects PRIVATE ${test_UNPARSED_ARGUMENTS})
     target_sources(${LOCKSTEP_TEST_PROGRAM} PRIVATE ${test_STEERED})
   else()
@@ -94,6 +100,22 @@ function(lockstep_test name)
     set_property(GLOBAL PROPERTY LOCKSTEP_TEST_PROGRAM_${twin} ${LOCKSTEP_TEST_PROGRAM}_gpu)
     lockstep_gpu_entry(${twin} ${twin})
   endif()
+endfunction()
+
+# lockstep_sanitized_by(result sanitizers...): whether this build has one of them.
+function(lockstep_sanitized_by result)
+  set(${result} OFF PARENT_SCOPE)
+  foreach(sanitizer IN LISTS ARGN)
+    if(LOCKSTEP_SANITIZE MATCHES ${sanitizer})
+      set(${result} ON PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+# lockstep_not_under(entry sanitizers...): disables a ctest entry in builds with one of these sanitizers.
+function(lockstep_not_under entry)
+  lockstep_sanitized_by(disabled ${ARGN})
+  set_tests_properties(${entry} PROPERTIES DISABLED ${disabled})
 endfunction()
 
 # The filter for all test cases of a test that are not hidden. Catch2 tags a test case with the name of its file:
@@ -121,7 +143,8 @@ function(lockstep_test_entry entry test)
   get_property(program GLOBAL PROPERTY LOCKSTEP_TEST_PROGRAM_${test})
   add_test(NAME ${entry} COMMAND ${program} "${filter}")
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
-  set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS ${folder})
+  get_property(disabled GLOBAL PROPERTY LOCKSTEP_TEST_DISABLED_${test})
+  set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS ${folder} DISABLED "${disabled}")
 endfunction()
 
 # lockstep_gpu_entry(entry test [filter]): the same on real cards. These entries run one at a time.
@@ -133,4 +156,18 @@ function(lockstep_gpu_entry entry test)
   endif()
   set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS gpu RESOURCE_LOCK gpu
     SKIP_REGULAR_EXPRESSION "skipped: no CUDA device")
+endfunction()
+
+# lockstep_needs_images(entries...): skips ctest entries that need image formats that were not built in.
+function(lockstep_needs_images)
+  foreach(format JPEG PNG GIF)
+    if(NOT LOCKSTEP_HAS_${format})
+      list(APPEND missing ${format})
+    endif()
+  endforeach()
+  if(missing)
+    list(JOIN missing ", " missing)
+    set_property(TEST ${ARGN} APPEND PROPERTY ENVIRONMENT "LOCKSTEP_TEST_SKIP=no images (not built in: ${missing})")
+    set_property(TEST ${ARGN} PROPERTY SKIP_REGULAR_EXPRESSION "skipped: ")
+  endif()
 endfunction()

@@ -1,5 +1,5 @@
-# Sourced by quickstart, check and .ci/run: the packages that building needs, and some tests besides, listed once, and
-# their installation.
+# Sourced by quickstart, check and .ci/run: packages for building and for tests, their installation, and how builds and
+# tests are started.
 build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodium-dev libxxhash-dev nlohmann-json3-dev libcli11-dev
   libjpeg-dev libpng-dev libgif-dev catch2 libgloo-dev libopenmpi-dev openmpi-bin)
 test_packages=(iproute2)
@@ -35,6 +35,12 @@ install_packages() {
     return 1
   fi
   rm -f "$log"
+}
+
+# The flag for the number of tests that run at once: they wait more than they compute.
+test_jobs() {
+  local jobs=$((3 * $(nproc)))
+  echo "-j$((jobs < 24 ? jobs : 24))"
 }
 
 # build PRESET [TARGET...]: configures and builds; on a terminal with a line of progress, else quietly.

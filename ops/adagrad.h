@@ -37,17 +37,17 @@ struct AdagradRule {
         bool maximize;
     };
     template <class T>
-    LOCKSTEP_ELEMENT static Factors<T> factors(const AdagradOptions& options, std::int64_t updates) {
+    LOCKSTEP_HD_INLINE static Factors<T> factors(const AdagradOptions& options, std::int64_t updates) {
         return {static_cast<T>(options.lr / (1 + static_cast<double>(updates) * options.lr_decay)),
                 static_cast<T>(options.weight_decay), static_cast<T>(options.eps),
                 static_cast<T>(updates == 0 ? options.initial_accumulator_value : 0), options.maximize};
     }
     template <class T>
-    LOCKSTEP_ELEMENT static unsigned used(const Factors<T>&) {
+    LOCKSTEP_HD_INLINE static unsigned used(const Factors<T>&) {
         return 1u;
     }
     template <class T>
-    LOCKSTEP_ELEMENT static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
+    LOCKSTEP_HD_INLINE static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
         T d = f.maximize ? -gradient : gradient;
         if (f.weight_decay != 0) d += f.weight_decay * parameter;
         state[0] += f.initial + d * d;

@@ -56,7 +56,7 @@ struct AdamRuleFor {
         bool amsgrad, maximize;
     };
     template <class T>
-    LOCKSTEP_ELEMENT static Factors<T> factors(const Options& options, std::int64_t updates) {
+    LOCKSTEP_HD_INLINE static Factors<T> factors(const Options& options, std::int64_t updates) {
         const auto t = static_cast<double>(updates + 1);
         const double beta1 = options.betas[0], beta2 = options.betas[1];
         return {static_cast<T>(options.lr / (1 - std::pow(beta1, t))),
@@ -70,11 +70,11 @@ struct AdamRuleFor {
                 options.maximize};
     }
     template <class T>
-    LOCKSTEP_ELEMENT static unsigned used(const Factors<T>& f) {
+    LOCKSTEP_HD_INLINE static unsigned used(const Factors<T>& f) {
         return f.amsgrad ? 7u : 3u;
     }
     template <class T>
-    LOCKSTEP_ELEMENT static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
+    LOCKSTEP_HD_INLINE static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
         T d = f.maximize ? -gradient : gradient;
         if constexpr (decoupled)
             parameter *= f.decay;

@@ -15,14 +15,14 @@ bool is_finite(const GradientMeasures& measures) {
     return std::isfinite(measures.shard_squares) && std::isfinite(measures.mean_square);
 }
 
-/// No gradient is without any noise or curvature.
+/// Lower bound: every gradient has some noise and curvature.
 constexpr double least = 1e-30;
 
 /// In the order of YellowFin's averages.
 constexpr std::array average_names{"smallest", "largest", "variance", "norm", "square", "distance", "momentum", "lr"};
 
-/// No run has more; damage does.
-constexpr double most_steps = 9e15, most_groups = 1e6, most_shards = 1e9;
+/// Limits that no real run exceeds, only damaged data.
+constexpr double max_steps = 9e15, max_groups = 1e6, max_shards = 1e9;
 
 constexpr const char* under_way = "under_way";
 std::string of_pending(std::size_t index, const char* what) { return fmt::format("{}.{}.{}", under_way, index, what); }
@@ -49,7 +49,7 @@ void AdaptiveRates::take(const MeasuredStep& step) {
         update(step.measures);
 }
 
-/// As if the step, the last one, had not begun.
+/// Restores the state before the step, which is the last one.
 void AdaptiveRates::undo(Pending begun) {
     set_numbers(begun.before);
     if (begun.taken) pending_.push_front({std::move(begun.taken)});
@@ -61,7 +61,7 @@ void AdaptiveRates::undo_refused() {
     };
     if (pending_.empty() || !is_refused(pending_.back())) return;
     if (next_) undo(*std::exchange(next_, std::nullopt));
-    while (!pending_.empty() && is_refused(pending_.back())) {  // those before it may have been refused as well
+    while (!pending_.empty() && is_refused(pending_.back())) {  // earlier steps may have been refused as well
         Pending last = std::move(pending_.back());
         pending_.pop_back();
         undo(std::move(last));
@@ -73,7 +73,7 @@ void AdaptiveRates::begin_step(Optimizer& optimizer) {
         throw InvalidArgument(
             fmt::format("step: this {} belongs to another optimizer; expected one rule per optimizer", name()));
     undo_refused();
-    if (!next_) {  // otherwise the last call came to no step
+    if (!next_) {  // otherwise the last call did not lead to a step
         next_ = Pending{nullptr, numbers(), nullptr};
         if (pending_.size() == lag) {
             next_->taken = pending_.front().step;
@@ -109,7 +109,7 @@ std::map<std::string, double> AdaptiveRates::state() {
 }
 
 void AdaptiveRates::load_state(const std::map<std::string, double>& state) {
-    // measures of steps under way may be those of an overflow
+    // measures of pending steps may be those of an overflow
     for (const auto& [name, value] : state)
         if (!name.starts_with(under_way) && !std::isfinite(value))
             throw InvalidArgument(fmt::format("{}: {} {} in the state is not finite; expected a finite number",
@@ -120,7 +120,7 @@ void AdaptiveRates::load_state(const std::map<std::string, double>& state) {
         auto step = std::make_shared<MeasuredStep>();
         if (number(state, of_pending(i, "skipped")) != 0) step->outcome = MeasuredStep::Outcome::skipped;
         step->measures = {number(state, of_pending(i, "shard_squares")), number(state, of_pending(i, "mean_square")),
-                          static_cast<int>(count(state, of_pending(i, "shards"), most_shards))};
+                          static_cast<int>(count(state, of_pending(i, "shards"), max_shards))};
         step->done = true;
         pending.push_back({std::move(step)});
     }
@@ -180,7 +180,7 @@ std::map<std::string, double> AdaScale::numbers() const {
 
 void AdaScale::set_numbers(const std::map<std::string, double>& numbers) {
     std::vector<double> initial_lr;
-    const std::int64_t groups = count(numbers, "groups", most_groups);
+    const std::int64_t groups = count(numbers, "groups", max_groups);
     while (std::ssize(initial_lr) < groups)
         initial_lr.push_back(number(numbers, fmt::format("initial_lr.{}", initial_lr.size())));
     square_ = number(numbers, "square");
@@ -202,10 +202,10 @@ YellowFin::YellowFin(const Options& options) : options_(options) {
 }
 
 YellowFin::Tuned YellowFin::single_step(double variance, double distance, double smallest, double largest) {
-    // With x = sqrt(momentum): least x^2 D^2 + (1 - x)^4 C / h^2, where y = x - 1 has y^3 + p y + p = 0.
+    // With x = sqrt(momentum): minimises x^2 D^2 + (1 - x)^4 C / h^2, where y = x - 1 solves y^3 + p y + p = 0.
     const double p = distance * distance * smallest * smallest / (2 * std::max(variance, least));
     double x = 0;
-    if (p < 1e12) {  // beyond, momentum only costs
+    if (p < 1e12) {  // beyond this, momentum has only disadvantages
         const double w3 = -(std::sqrt(p * p + 4.0 / 27.0 * p * p * p) + p) / 2;
         const double w = std::cbrt(w3);
         x = w == 0 ? 1 : std::clamp(w - p / (3 * w) + 1, 0.0, 1.0);
@@ -264,7 +264,7 @@ std::map<std::string, double> YellowFin::numbers() const {
 
 void YellowFin::set_numbers(const std::map<std::string, double>& numbers) {
     YellowFin read(options_);
-    read.steps_ = count(numbers, "steps", most_steps);
+    read.steps_ = count(numbers, "steps", max_steps);
     for (std::size_t i = 0; i < squares_.size(); ++i) read.squares_[i] = number(numbers, fmt::format("squares.{}", i));
     for (std::size_t i = 0; i < averages_.size(); ++i) read.averages_[i] = number(numbers, average_names[i]);
     steps_ = read.steps_;

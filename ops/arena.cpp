@@ -10,14 +10,16 @@
 
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t arena_alignment = 64;  // elements; 256 bytes of f32: what vector units and copies like
+constexpr std::int64_t arena_alignment = 64;  // elements; 256 bytes of f32: suits vector units and copies
 
-/// Stores by the home of their first arena, so that a second optimizer finds the one that is there.
+/// Stores by the first buffer of each arena, so that a second optimizer finds the existing store.
 struct Registry {
     std::mutex mutex;
     std::map<const Buffer*, std::weak_ptr<ParameterStore>> stores;
@@ -27,7 +29,7 @@ Registry& registry() {
     return *instance;
 }
 
-/// Where the model's tensors in an arena lie; before they are moved into it.
+/// Device of the model's tensors in an arena, before they are moved into it.
 Device device_of(const ArenaLayout& layout) { return layout.segments.front().members.front()->tensor().device(); }
 
 void require_one_device(const std::vector<NamedTensor>& tensors) {
@@ -40,7 +42,7 @@ void require_one_device(const std::vector<NamedTensor>& tensors) {
                 tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
 }
 
-/// Zeroed memory of a replica for every arena: all of it on `device`, or where the tensors lie.
+/// Zeroed memory of one replica, a buffer per arena: on `device` or, without one, on the tensors' devices.
 std::vector<std::shared_ptr<Buffer>> arenas_on(std::optional<Device> device, const std::vector<ArenaLayout>& layouts,
                                                std::string_view tag) {
     std::vector<std::shared_ptr<Buffer>> arenas;
@@ -82,7 +84,7 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
         }
         segment->begin = arena->elements;
         segment->end = segment->begin + segment->shape.numel();
-        arena->elements = (segment->end + arena_alignment - 1) / arena_alignment * arena_alignment;
+        arena->elements = round_up(segment->end, arena_alignment);
         arena->segments.push_back(std::move(*segment));
     }
     return arenas;
@@ -110,24 +112,21 @@ ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const st
         members_.push_back(named.member->identity());
         member_names_.push_back(named.name);
     }
-    move_in(parameters_, replicas_.front().parameters, parameter_group_);
-    move_in(buffers_, replicas_.front().buffers, buffer_group_);
+    move_to_arenas(parameters_, replicas_.front().parameters, parameter_group_);
+    move_to_arenas(buffers_, replicas_.front().buffers, buffer_group_);
 }
 
-void ParameterStore::move_in(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
-                             const std::shared_ptr<StorageGroup>& group) {
+void ParameterStore::move_to_arenas(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
+                                    const std::shared_ptr<StorageGroup>& group) {
     const NoGrad no_grad;
     for (std::size_t a = 0; a < layouts.size(); ++a) {
         ArenaLayout& layout = layouts[a];
         for (ArenaSegment& segment : layout.segments) {
-            auto impl = std::make_shared<TensorImpl>();
-            impl->storage = std::make_shared<Storage>();
-            impl->storage->group = group;
-            impl->storage->buffer =
-                Buffer::part(home[a], static_cast<std::size_t>(segment.begin) * size_of(layout.dtype),
-                             static_cast<std::size_t>(segment.end - segment.begin) * size_of(layout.dtype));
-            impl->meta = TensorMeta::contiguous(layout.dtype, segment.shape);
-            const Tensor inside(std::move(impl));
+            const Tensor inside =
+                tensor_over(Buffer::part(home[a], static_cast<std::size_t>(segment.begin) * size_of(layout.dtype),
+                                         static_cast<std::size_t>(segment.end - segment.begin) * size_of(layout.dtype)),
+                            TensorMeta::contiguous(layout.dtype, segment.shape));
+            inside.impl()->storage->group = group;
             const Tensor& outside = segment.members.front()->tensor();
             inside.copy_(outside);
             inside.requires_grad_(outside.requires_grad());
@@ -178,11 +177,11 @@ std::shared_ptr<ParameterStore> ParameterStore::of(const std::vector<NamedTensor
                         inside->name, outside->name));
     if (known) return known;
     auto store = std::make_shared<ParameterStore>(tensors, std::vector<Device>{});
-    store->enlist(store);
+    store->register_self(store);
     return store;
 }
 
-void ParameterStore::enlist(const std::shared_ptr<ParameterStore>& self) {
+void ParameterStore::register_self(const std::shared_ptr<ParameterStore>& self) {
     const std::scoped_lock lock(registry().mutex);
     for (const auto* arenas : {&replicas_.front().parameters, &replicas_.front().buffers})
         for (const auto& arena : *arenas) registry().stores[arena.get()] = self;
@@ -190,7 +189,7 @@ void ParameterStore::enlist(const std::shared_ptr<ParameterStore>& self) {
 
 void ParameterStore::require_members(const char* function) const {
     if (member_check) return member_check(function);
-    if (update_hook) return;  // the wrapper is gone, which its hook reports
+    if (update_hook) return;  // the wrapper was destroyed, which its hook reports
     const auto in_use = [](const auto& one) { return one.second.in_use(); };
     // Arenas have reversed member order. An optimizer may outlive the whole model.
     const auto gone = std::find_if_not(held_.rbegin(), held_.rend(), in_use);
@@ -235,7 +234,7 @@ void ParameterStore::refuse_members(const char* function, const std::vector<Name
                     function, added ? present[i].name : member_names_[i], what));
 }
 
-void ParameterStore::need_gradients(DeviceIndex device) {
+void ParameterStore::ensure_gradients(DeviceIndex device) {
     Replica& replica = at(replicas_, device);
     for (std::size_t a = 0; a < parameters_.size(); ++a)
         if (!replica.gradients[a]) {

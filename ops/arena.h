@@ -75,7 +75,7 @@ public:
     static std::shared_ptr<ParameterStore> of(const std::vector<NamedTensor>& tensors);
 
     /// Registers this store, so that `of` finds it.
-    void enlist(const std::shared_ptr<ParameterStore>& self);
+    void register_self(const std::shared_ptr<ParameterStore>& self);
 
     const std::vector<ArenaLayout>& parameters() const { return parameters_; }
     const std::vector<ArenaLayout>& buffers() const { return buffers_; }
@@ -83,7 +83,7 @@ public:
     const std::vector<Replica>& replicas() const { return replicas_; }
     Device home() const { return replicas_.front().device; }
     /// Creates the gradient arena of a replica if it does not exist; contents are undefined.
-    void need_gradients(DeviceIndex device);
+    void ensure_gradients(DeviceIndex device);
 
     const ArenaSegment& segment(ParameterId parameter) const {
         return parameters_[static_cast<std::size_t>(parameter.arena)]
@@ -127,12 +127,12 @@ public:
     bool has_optimizer(std::uint64_t id) const { return optimizers_.contains(id); }
     /// All existing optimizers by id, which is the order of their creation.
     const std::map<std::uint64_t, Optimizer*>& optimizers() const { return optimizers_; }
-    void enter_optimizer(std::uint64_t id, Optimizer& optimizer) { optimizers_.emplace(id, &optimizer); }
-    void leave_optimizer(std::uint64_t id) { optimizers_.erase(id); }
+    void attach_optimizer(std::uint64_t id, Optimizer& optimizer) { optimizers_.emplace(id, &optimizer); }
+    void detach_optimizer(std::uint64_t id) { optimizers_.erase(id); }
 
 private:
-    void move_in(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
-                 const std::shared_ptr<StorageGroup>& group);
+    void move_to_arenas(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
+                        const std::shared_ptr<StorageGroup>& group);
     std::vector<ArenaLayout> parameters_, buffers_;
     std::vector<Replica> replicas_;
     std::shared_ptr<StorageGroup> parameter_group_ = std::make_shared<StorageGroup>();

@@ -8,7 +8,7 @@
 #include "lockstep/ops/internal/flat_gradients.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -27,7 +27,7 @@ void ClipGradValue::check() const {
 }
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip) {
-    const PublicCall call("clip_grad_norm_");
+    const ApiScope call("clip_grad_norm_");
     clip.check();
     const NoGrad no_grad;
     const std::vector<FlatGradient> gradients = flat_gradients(parameters);
@@ -45,7 +45,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm
 }
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue& clip) {
-    const PublicCall call("clip_grad_value_");
+    const ApiScope call("clip_grad_value_");
     clip.check();
     const NoGrad no_grad;
     for (const FlatGradient& gradient : flat_gradients(parameters))

@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/convolution_operations.h"
-#include "lockstep/ops/internal/pooling_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
@@ -13,8 +11,8 @@
 namespace lockstep {
 
 Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride, Pair padding) {
-    const Prologue call("conv2d", {takes::floating("input", given_x), takes::floating("weight", given_weight),
-                                   takes::optional("bias", given_bias)});
+    const CheckedArgs call("conv2d", {arg::floating("input", given_x), arg::floating("weight", given_weight),
+                                      arg::optional("bias", given_bias)});
     const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     checks::dims("conv2d", "input", x, 4, "(N, C, H, W)");
     checks::dims("conv2d", "weight", weight, 4, "(out channels, in channels, kernel height, kernel width)");
@@ -62,7 +60,7 @@ Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
 
 namespace {
 
-/// What the gradient of a convolution leads to: all of its operations, with the image and the result exchanged.
+/// Implements conv_transpose2d and its gradients: the operations of conv2d with input and result exchanged.
 Tensor transposed_convolution(const Tensor& x, const Tensor& weight, const ConvGeometry& geometry, const Shape& shape) {
     constexpr const char* name = "conv_transpose2d";
     const Tensor y = apply_one(Conv2dBackwardData{geometry}, {x, weight}, shaped(x, shape, x.is_batch()));
@@ -88,8 +86,8 @@ Tensor transposed_convolution(const Tensor& x, const Tensor& weight, const ConvG
 Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride,
                         Pair padding, Pair output_padding) {
     constexpr const char* name = "conv_transpose2d";
-    const Prologue call(name, {takes::floating("input", given_x), takes::floating("weight", given_weight),
-                               takes::optional("bias", given_bias)});
+    const CheckedArgs call(name, {arg::floating("input", given_x), arg::floating("weight", given_weight),
+                                  arg::optional("bias", given_bias)});
     const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     checks::dims(name, "input", x, 4, "(N, C, H, W)");
     checks::dims(name, "weight", weight, 4, "(in channels, out channels, kernel height, kernel width)");
@@ -119,7 +117,7 @@ Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const
 }
 
 Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
-    const Prologue call("max_pool2d", {takes::floating("input", given)});
+    const CheckedArgs call("max_pool2d", {arg::floating("input", given)});
     const Tensor& x = call[0];
     checks::dims("max_pool2d", "input", x, 4, "(N, C, H, W)");
     const Pair step = stride.value_or(kernel_size);

@@ -5,10 +5,8 @@
 #include <vector>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/indexing_operations.h"
-#include "lockstep/ops/internal/meeting_device.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
@@ -17,10 +15,10 @@ namespace lockstep {
 
 namespace {
 
-/// Masks and what predicts them, both (N, C, positions ...) and floating.
+/// Masks and their predictions, both (N, C, positions ...) and floating.
 struct Masks {
     Tensor predicted, target;
-    Tensor kept;  ///< (N, 1, positions ...): 1, or 0 where nothing counts; undefined: all count
+    Tensor kept;  ///< (N, 1, positions ...): 1, or 0 for ignored positions; undefined: all count
 };
 
 /// Class numbers as a mask for each class.
@@ -30,8 +28,8 @@ Tensor masks_of_classes(const Tensor& classes, const Tensor& like_input) {
     return apply_one(OneHot{1}, {classes}, shaped(like_input, shape, classes.is_batch()));
 }
 
-/// f16 and bf16 do not hold the number of positions.
-Tensor counted_in_f32(const Tensor& x) { return is_short_float(x.dtype()) ? x.to(DType::f32) : x; }
+/// f16 and bf16 cannot represent the number of positions.
+Tensor counted_in_f32(const Tensor& x) { return is_half_type(x.dtype()) ? x.to(DType::f32) : x; }
 
 Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_target, double epsilon,
                  std::optional<std::int64_t> ignore_index) {
@@ -52,7 +50,8 @@ Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_ta
                             "for each class of the input's shape and dtype",
                             name, target.shape().str(), given.shape().str(), positions.str()));
         if (!ignore_index) return {input, masks_of_classes(target, input), {}};
-        // Small integers are exact in f32: 1 but for the class that is ignored, which is taken for class 0.
+        // Small integers are exact in f32. `kept` is 0 at the ignored class, which is treated as class 0, and 1
+        // elsewhere.
         const Tensor numbers = target.to(input.dtype()),
                      kept = sign(square(numbers - static_cast<double>(*ignore_index)));
         return {input, masks_of_classes((numbers * kept).to(DType::i64), input), kept.unsqueeze(1)};
@@ -75,7 +74,7 @@ Tensor counted_classes(const Tensor& x, bool include_background) {
     return all ? x : tagged(x.slice(-1, 1, classes), x.is_batch());
 }
 
-/// Dice of all classes, as the options want them: a scalar, or (N) of every image.
+/// Dice of all classes according to the options: a scalar, or (N) per image.
 Tensor coefficients(Masks masks, const DiceOptions& options) {
     if (masks.kept.defined()) {
         masks.predicted = masks.predicted * masks.kept;
@@ -102,13 +101,13 @@ Tensor coefficients(Masks masks, const DiceOptions& options) {
 
 Loss DiceLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "dice_loss";
-    const PublicCall bringing(name);
-    const MeetingDevice device(first, second);
-    const Prologue call(name,
-                        {takes::floating("input", device.bring(first)), takes::any("target", device.bring(second))});
+    const ApiScope bringing(name);
+    const OperandDevice device(first, second);
+    const CheckedArgs call(name,
+                           {arg::floating("input", device.moved(first)), arg::any("target", device.moved(second))});
     const Tensor loss =
         1 - coefficients(take_masks(name, call[0], call[1], options.epsilon, options.ignore_index), options);
-    // Rows weigh the shards, and the microbatches; a dice of the whole batch is the same on all shards.
+    // The loss weights shards and microbatches by rows; the dice of a whole batch is equal on all shards.
     const auto rows = static_cast<double>(call[0].size(0));
     const Tensor numerator = options.over == DiceOver::image ? sum(loss) : loss * rows;
     return Loss({numerator, Tensor::full({}, rows, numerator.dtype(), numerator.device()), 1});
@@ -118,10 +117,10 @@ Tensor dice_score(const Tensor& logits, const Tensor& given_target, double epsil
                   std::optional<std::int64_t> ignore_index) {
     constexpr const char* name = "dice_score";
     const NoGrad no_grad;
-    const PublicCall bringing(name);
-    const MeetingDevice device(logits, given_target);
-    const Prologue call(
-        name, {takes::floating("input", device.bring(logits)), takes::any("target", device.bring(given_target))});
+    const ApiScope bringing(name);
+    const OperandDevice device(logits, given_target);
+    const CheckedArgs call(
+        name, {arg::floating("input", device.moved(logits)), arg::any("target", device.moved(given_target))});
     Masks masks = take_masks(name, call[0], call[1], epsilon, ignore_index);
     masks.predicted = masks.predicted.size(1) > 1 ? masks_of_classes(argmax(masks.predicted, 1), masks.predicted)
                                                   : relu(sign(sigmoid(masks.predicted) - 0.5));

@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/dropout_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
 
@@ -12,19 +11,19 @@ namespace lockstep {
 namespace {
 
 Tensor masked(const char* name, const Tensor& given, const Shape& mask_shape, double p) {
-    const Prologue call(name, {takes::floating("input", given)});
+    const CheckedArgs call(name, {arg::floating("input", given)});
     const Tensor& x = call[0];
-    // The mask is made where x lies; it has no input that would say so.
-    // It is f32 beside f16 and bf16, which do not hold 1 / (1 - p).
-    const bool narrow = is_short_float(x.dtype());
+    // The mask is created on the device of x, because the operation has no input to determine it. It is f32 for f16 and
+    // bf16, which cannot represent 1 / (1 - p).
+    const bool narrow = is_half_type(x.dtype());
     const Tensor mask = Tensor::empty(mask_shape, narrow ? DType::f32 : x.dtype(), x.device());
     apply_one(DropoutMask{p, x.is_batch()}, {}, mask);
     return narrow ? mul(x.to(DType::f32), mask).to(x.dtype()) : mul(x, mask);
 }
 
-/// False where x is passed through.
+/// False if x is returned unchanged.
 bool active(const char* name, const Tensor& x, double p, bool training) {
-    const Prologue call(name, {takes::any("input", x)});
+    const CheckedArgs call(name, {arg::any("input", x)});
     if (!(p >= 0 && p <= 1))
         throw InvalidArgument(fmt::format("{}: invalid probability ({}); expected [0, 1]", name, p));
     return training && p > 0;

@@ -3,16 +3,13 @@
 #include <cmath>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/binary_functions.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/elementwise_operations.h"
-#include "lockstep/ops/internal/inspection_operations.h"
-#include "lockstep/ops/internal/prologue.h"
-#include "lockstep/ops/internal/reduce_to.h"
+#include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -33,11 +30,10 @@ template <class F>
 Tensor binary(const Tensor& given_a, const Tensor& given_b) {
     constexpr const char* name = F::name;
     constexpr bool multiplies = std::is_same_v<F, functor::Mul>, divides = std::is_same_v<F, functor::Div>;
-    const Prologue call(name,
-                        {takes::number("the first tensor", given_a), takes::number("the second tensor", given_b)});
+    const CheckedArgs call(name, {arg::number("the first tensor", given_a), arg::number("the second tensor", given_b)});
     const Tensor &a = call[0], &b = call[1];
     const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
-    // The tag holds for the result where its dimension 0 is that of a tagged input.
+    // The result is tagged as a batch if its dimension 0 is that of a tagged input.
     const auto hands_on = [&](const Tensor& t) {
         return t.is_batch() && t.dims() == shape.dims() && t.size(0) == shape[0];
     };
@@ -59,7 +55,7 @@ Tensor binary(const Tensor& given_a, const Tensor& given_b) {
             if (from_b.wanted) db = from_b.reduce(mul(dy, first.get()));
         } else if constexpr (divides) {
             if (from_a.wanted) da = from_a.reduce(div(dy, second.get()));
-            // In this order, which is PyTorch's: dy / b may be infinite where a / b is 0.
+            // In PyTorch's order: dy / b may be infinite where a / b is 0.
             if (from_b.wanted) db = from_b.reduce(neg(mul(dy, div(result.get(), second.get()))));
         } else {
             if (from_a.wanted) da = from_a.reduce(dy);
@@ -72,7 +68,7 @@ Tensor binary(const Tensor& given_a, const Tensor& given_b) {
 
 /// scale * x + shift.
 Tensor affine(const char* name, const Tensor& given, double scale, double shift) {
-    const Prologue call(name, {takes::floating("the tensor", given)});
+    const CheckedArgs call(name, {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
     const Tensor y = apply_one(Affine{scale, shift}, {x}, like(x));
     if (needs_autograd({x}))
@@ -84,12 +80,12 @@ Tensor affine(const char* name, const Tensor& given, double scale, double shift)
 
 bool is_integral(const Tensor& x) { return x.defined() && !is_floating(x.dtype()) && x.dtype() != DType::boolean; }
 
-/// `x`, in f32 where it holds integers: the type that PyTorch promotes them to.
+/// `x`, converted to f32 if it is an integer tensor: the type to which PyTorch promotes it.
 Tensor promoted(const Tensor& x) { return is_integral(x) ? x.to(DType::f32) : x; }
 
-/// The number as a tensor that meets `other` in an operation.
+/// The number as a tensor for an operation with `other`.
 Tensor number(const char* name, Scalar value, const Tensor& given) {
-    const Prologue call(name, {takes::any("the tensor", given)});
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& other = call[0];
     if (!is_integral(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
     constexpr double exact = 1LL << 53;
@@ -104,10 +100,10 @@ Tensor number(const char* name, Scalar value, const Tensor& given) {
     return Tensor::full({}, wrapped, other.dtype(), other.device());
 }
 
-/// Whether a number and a tensor stay integers in a sum or a product.
+/// Whether the sum or product of a number and a tensor is of integers.
 bool stay_integers(const Tensor& x, Scalar number) { return is_integral(x) && number.is_integer(); }
 
-/// Whether a product with 1 / b is as good as a quotient: not where the reciprocal overflows or loses digits.
+/// Whether a product with 1 / b is as good as a quotient: not if the reciprocal overflows or loses digits.
 bool has_reciprocal(double b, DType dtype) {
     return dtype == DType::f64 ? std::isnormal(1 / b) : std::isnormal(static_cast<float>(1 / b));
 }
@@ -115,7 +111,7 @@ bool has_reciprocal(double b, DType dtype) {
 /// A function of every element.
 template <class F>
 Tensor unary(const Tensor& given, const F& function = {}) {
-    const Prologue call(F::name, {takes::floating("the tensor", given)});
+    const CheckedArgs call(F::name, {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
     const Tensor y = apply_one(Unary<F>{function}, {x}, like(x));
     if (!needs_autograd({x})) return y;
@@ -136,7 +132,7 @@ Tensor sub(const Tensor& a, const Tensor& b) { return binary<functor::Sub>(a, b)
 Tensor mul(const Tensor& a, const Tensor& b) { return binary<functor::Mul>(a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
     if (is_integral(a) && is_integral(b)) {
-        const Prologue call("div", {takes::number("the first tensor", a), takes::number("the second tensor", b)});
+        const CheckedArgs call("div", {arg::number("the first tensor", a), arg::number("the second tensor", b)});
         return binary<functor::Div>(promoted(call[0]), promoted(call[1]));
     }
     return binary<functor::Div>(a, b);
@@ -152,7 +148,7 @@ Tensor operator*(const Tensor& a, Scalar b) {
     return stay_integers(a, b) ? mul(a, number("mul", b, a)) : affine("mul", promoted(a), b.value(), no_shift);
 }
 Tensor operator/(const Tensor& a, Scalar b) {
-    const Prologue call("div", {takes::any("the tensor", a)});
+    const CheckedArgs call("div", {arg::any("the tensor", a)});
     const Tensor x = promoted(call[0]);
     if (has_reciprocal(b.value(), x.dtype())) return affine("div", x, 1 / b.value(), no_shift);
     return div(x, number("div", b, x));
@@ -175,7 +171,7 @@ Tensor relu(const Tensor& x) { return unary<functor::Relu>(x); }
 Tensor sigmoid(const Tensor& x) { return unary<functor::Sigmoid>(x); }
 Tensor tanh(const Tensor& x) { return unary<functor::Tanh>(x); }
 Tensor gelu(const Tensor& x, GeluForm form) {
-    const PublicCall call("gelu");
+    const ApiScope call("gelu");
     return form == GeluForm::exact ? unary<functor::Gelu>(x) : unary<functor::GeluTanh>(x);
 }
 Tensor silu(const Tensor& x) { return unary<functor::Silu>(x); }
@@ -183,7 +179,7 @@ Tensor logsigmoid(const Tensor& x) { return unary<functor::LogSigmoid>(x); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) { return unary(x, functor::LeakyRelu{negative_slope}); }
 
 Tensor isfinite(const Tensor& given) {
-    const Prologue call("isfinite", {takes::floating("input", given)});
+    const CheckedArgs call("isfinite", {arg::floating("input", given)});
     const Tensor x = call[0].detach();
     return apply_one(IsFinite{}, {x}, TensorMeta::contiguous(DType::boolean, x.shape(), call[0].is_batch()));
 }

@@ -10,8 +10,8 @@ namespace {
 
 std::int64_t grains_of(const FlatGradient& gradient) { return MeasureGradients::grains(gradient.elements.numel()); }
 
-/// The measures of all gradients in their order, on the device of the first. Each device measures what lies there, and
-/// sends it in one piece.
+/// The measures of all gradients in order, on the device of the first one. Each device measures its gradients and sends
+/// the results as one piece.
 Tensor measured(const std::vector<FlatGradient>& gradients, double order) {
     std::map<Device, std::int64_t> grains;
     std::int64_t all_grains = 0;

@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "lockstep/ops/internal/convolution_operations.h"
-#include "lockstep/ops/internal/linear_operations.h"
-#include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
 
 namespace lockstep {
@@ -16,7 +14,7 @@ const Op* as(const Record& record) {
     return op_cast<Op>(*record.operation);
 }
 
-/// ReLU of what an operation made.
+/// ReLU of the result of another operation.
 std::optional<Fused> fuse_activation(const Neighbours& n) {
     if (as<Unary<functor::Relu>>(n.later) == nullptr) return std::nullopt;
     const auto activated = [&](auto operation) -> std::optional<Fused> {
@@ -26,10 +24,11 @@ std::optional<Fused> fuse_activation(const Neighbours& n) {
     };
     if (const auto* conv = as<Conv2dForward>(n.earlier)) return activated(*conv);
     if (const auto* linear = as<LinearForward>(n.earlier)) return activated(*linear);
+    if (const auto* norm = as<BatchNormNormalize>(n.earlier)) return activated(*norm);
     return std::nullopt;
 }
 
-/// ReLU's gradient of the gradient of what came after it.
+/// ReLU's gradient after the gradient of the following operation.
 std::optional<Fused> fuse_gradient(const Neighbours& n) {
     if (as<UnaryBackward<functor::Relu>>(n.later) == nullptr) return std::nullopt;
     const Operand& activated = n.later.in[1];
@@ -41,7 +40,7 @@ std::optional<Fused> fuse_gradient(const Neighbours& n) {
     }
     if (const auto* pool = as<MaxPool2dBackward>(n.earlier)) {
         if (pool->activation != Activation::none) return std::nullopt;
-        // What the pooling picked of ReLU's result is positive just where the gradient goes on.
+        // The element that the pooling selected from ReLU's result is positive exactly where the gradient passes ReLU.
         const Record* const pooling = n.maker(in[1]);
         if (!pooling || as<MaxPool2dForward>(*pooling) == nullptr || !same_memory(pooling->in[0], activated))
             return std::nullopt;
@@ -52,7 +51,7 @@ std::optional<Fused> fuse_gradient(const Neighbours& n) {
     return std::nullopt;
 }
 
-/// The gradient of a pooling of ReLU's gradient: ReLU took what the pooling made.
+/// The gradient of a pooling, after the gradient of the ReLU that followed it.
 std::optional<Fused> fuse_gradient_before_pool(const Neighbours& n) {
     const auto* const pool = as<MaxPool2dBackward>(n.later);
     if (pool == nullptr || pool->activation != Activation::none ||

@@ -12,7 +12,7 @@
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/warning.h"
 
@@ -27,10 +27,10 @@ std::uint64_t next_id() {
     return ++last;
 }
 
-/// As PyTorch keeps it.
+/// As stored by PyTorch.
 double as_f32(double scale) { return static_cast<double>(static_cast<float>(scale)); }
 
-/// A multiple of the loss that f32 has.
+/// A multiple of the loss that f32 can represent.
 bool is_scale(double value) { return value > 0 && value <= static_cast<double>(std::numeric_limits<float>::max()); }
 
 }  // namespace
@@ -55,7 +55,7 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), id
 }
 
 void GradScaler::settle() {
-    if (!devices_are_ahead_) return;
+    if (!host_is_stale_) return;
     const std::shared_ptr<ParameterStore> store = store_.lock();
     std::optional<OneThreadAtATime::Use> use;
     if (store) use.emplace(store->one_thread(), "GradScaler");
@@ -63,7 +63,7 @@ void GradScaler::settle() {
     Stream& stream = Stream::of(device, StreamRole::commit);
     stream.copy(&state_, Device::host(), memory->data(), device, sizeof state_);
     stream.synchronize();
-    devices_are_ahead_ = false;
+    host_is_stale_ = false;
 }
 
 double GradScaler::get_scale() {
@@ -104,7 +104,7 @@ void GradScaler::load_state(const std::map<std::string, double>& state) {
     options.growth_interval = count("growth_interval");
     options.check();
     const double scale = number("scale");
-    // A scale may have been halved down to 0, as PyTorch's may.
+    // The scale may have been halved down to 0, as in PyTorch.
     if (scale != 0 && !is_scale(scale))
         throw InvalidArgument(
             fmt::format("GradScaler: scale {} in the state is invalid; expected a finite f32 of 0 or more", scale));
@@ -112,17 +112,17 @@ void GradScaler::load_state(const std::map<std::string, double>& state) {
     settle();
     options_ = options;
     state_ = {as_f32(scale), good_steps};
-    devices_have_it_ = false;
+    devices_have_state_ = false;
 }
 
 Tensor GradScaler::scale(const Tensor& loss) {
-    const PublicCall call("GradScaler::scale");
+    const ApiScope call("GradScaler::scale");
     if (!options_.enabled) return loss;
     return loss * get_scale();
 }
 
 void GradScaler::unscale_(Optimizer& optimizer) {
-    const PublicCall call("GradScaler::unscale_");
+    const ApiScope call("GradScaler::unscale_");
     if (!options_.enabled) return;
     Progress& progress = progress_[optimizer.id()];
     if (progress.stepped) throw InvalidArgument("GradScaler: unscale_() is being called after step().");
@@ -146,7 +146,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
 }
 
 bool GradScaler::step(Optimizer& optimizer) {
-    const PublicCall call("GradScaler::step");
+    const ApiScope call("GradScaler::step");
     if (!options_.enabled) {
         optimizer.step();
         return true;
@@ -162,7 +162,7 @@ bool GradScaler::step(Optimizer& optimizer) {
 }
 
 void GradScaler::update(std::optional<double> new_scale) {
-    const PublicCall call("GradScaler::update");
+    const ApiScope call("GradScaler::update");
     if (!options_.enabled) return;
     if (new_scale && !is_scale(*new_scale))
         throw InvalidArgument(
@@ -182,25 +182,25 @@ void GradScaler::update(std::optional<double> new_scale) {
         element::update_loss_scale(state_, skipped, options_.growth_factor, options_.backoff_factor,
                                    options_.growth_interval);
     }
-    devices_have_it_ = false;
+    devices_have_state_ = false;
     progress_.clear();
 }
 
 void GradScaler::note_step(bool skipped) {
     if (!options_.enabled) return;
-    skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
-    if (!skipped || skipped_in_a_row_ % steps_between_looks != 0) return;
+    consecutive_skips_ = skipped ? consecutive_skips_ + 1 : 0;
+    if (!skipped || consecutive_skips_ % check_interval != 0) return;
     const double scale = get_scale();
     if (scale == 0)
         throw Error(
             fmt::format("GradScaler: the scale is 0 after {} consecutive skipped steps; expected gradients that are "
                         "finite at some scale: check the data, the loss and the learning rate",
-                        skipped_in_a_row_));
+                        consecutive_skips_));
     warn(fmt::format("GradScaler: skipped {} consecutive steps with non-finite gradients; the scale is {}",
-                     skipped_in_a_row_, scale));
+                     consecutive_skips_, scale));
 }
 
-void GradScaler::bring_to(const std::shared_ptr<ParameterStore>& store) {
+void GradScaler::move_to(const std::shared_ptr<ParameterStore>& store) {
     const std::shared_ptr<ParameterStore> known = store_.lock();
     if (known && known != store)
         throw InvalidArgument("step: the scaler belongs to another model; expected one GradScaler per model");
@@ -210,15 +210,15 @@ void GradScaler::bring_to(const std::shared_ptr<ParameterStore>& store) {
         for (const Replica& replica : store->replicas())
             on_devices_.emplace_back(replica.device, Buffer::zeroed(replica.device, sizeof state_, "loss scale"));
         store_ = store;
-        devices_have_it_ = false;
+        devices_have_state_ = false;
     }
-    if (!devices_have_it_)
+    if (!devices_have_state_)
         for (const auto& [device, memory] : on_devices_) {
             Stream& stream = Stream::of(device, StreamRole::commit);
             stream.copy(memory->data(), device, &state_, Device::host(), sizeof state_);
             stream.synchronize();
         }
-    devices_have_it_ = devices_are_ahead_ = true;
+    devices_have_state_ = host_is_stale_ = true;
 }
 
 const std::shared_ptr<Buffer>& GradScaler::state_on(Device device) const {

@@ -75,11 +75,11 @@ public:
     /// Sets the scale of the next iteration: by the rule, or to `new_scale`.
     void update(std::optional<double> new_scale = std::nullopt);
 
-    /// Called after each step by training loops (Trainer and Runner call it), with `skipped` from StepLoss. Warns after
+    /// Called after each step by training loops (Runner calls it), with `skipped` from StepLoss. Warns after
     /// every 50 consecutive skipped steps, and throws Error if the scale is 0, from which it never recovers. PyTorch
     /// skips all further steps silently.
     void note_step(bool skipped);
-    static constexpr std::int64_t steps_between_looks = 50;
+    static constexpr std::int64_t check_interval = 50;
 
     // For wrappers.
 
@@ -87,7 +87,7 @@ public:
     std::uint64_t id() const { return id_; }
     /// Copies the state to the devices of a model before a step that uses it, and waits unless the devices already have
     /// it. Throws InvalidArgument for a different model than before.
-    void bring_to(const std::shared_ptr<ParameterStore>& store);
+    void move_to(const std::shared_ptr<ParameterStore>& store);
     /// The state, a LossScale, on a device of that model.
     const std::shared_ptr<Buffer>& state_on(Device device) const;
 
@@ -104,11 +104,11 @@ private:
     GradScalerOptions options_;
     std::uint64_t id_;
     LossScale state_;
-    bool devices_have_it_ = false;    ///< the devices have `state_`, or a newer state
-    bool devices_are_ahead_ = false;  ///< the devices have a newer state
+    bool devices_have_state_ = false;  ///< the devices have `state_`, or a newer state
+    bool host_is_stale_ = false;       ///< the devices have a newer state
     std::weak_ptr<ParameterStore> store_;
     std::vector<std::pair<Device, std::shared_ptr<Buffer>>> on_devices_;
-    std::int64_t skipped_in_a_row_ = 0;
+    std::int64_t consecutive_skips_ = 0;
     std::map<std::uint64_t, Progress> progress_;  ///< by the optimizer's id
 };
 

@@ -4,15 +4,15 @@
 
 #include <vector>
 
-#include "lockstep/ops/internal/inspection_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
 HistogramCounts histogram(const Tensor& given, const Tensor& given_edges) {
-    const Prologue call("histogram", {takes::floating("input", given), takes::any("edges", given_edges)});
+    const CheckedArgs call("histogram", {arg::floating("input", given), arg::any("edges", given_edges)});
     const Tensor x = call[0].detach(), edges = call[1].detach();
     if (edges.dtype() != DType::f64 || edges.dims() != 1 || edges.size(0) < 2)
         throw InvalidArgument(

@@ -11,7 +11,7 @@ std::string instruction_set() { return std::string(cpu::isa_name(cpu::allowed_is
 std::vector<std::string> processor_features() {
     __builtin_cpu_init();
     std::vector<std::string> features;
-    // The compiler wants each name as a literal.
+    // The compiler needs each name as a literal.
     const auto note = [&](bool there, const char* name) {
         if (there) features.emplace_back(name);
     };

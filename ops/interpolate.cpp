@@ -3,9 +3,8 @@
 #include <cmath>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/interpolate_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
@@ -19,7 +18,7 @@ std::int64_t result_size(std::int64_t in, const std::optional<int>& size, const 
     return size ? *size : static_cast<std::int64_t>(std::floor(static_cast<double>(in) * factor.value_or(1)));
 }
 
-/// Elements of x from one element of the result to the next, as PyTorch has it.
+/// Elements of x per element of the result, as in PyTorch.
 double step_of(const InterpolateOptions& options, std::int64_t in, std::int64_t out,
                const std::optional<double>& factor) {
     if (options.mode == InterpolateMode::bilinear && options.align_corners)
@@ -37,7 +36,7 @@ void check_options(const InterpolateOptions& options) {
         throw InvalidArgument(
             "interpolate: align_corners option can only be set with the interpolating modes; expected "
             "InterpolateMode::bilinear");
-    // Beyond 2^20 no image is meant, and sizes would overflow.
+    // Images of more than 2^20 pixels along a dimension are mistakes, and sizes would overflow.
     const auto usable = [](double factor) { return factor > 0 && factor <= 0x1p20; };
     if (options.scale_factor && !(usable(options.scale_factor->h) && usable(options.scale_factor->w)))
         throw InvalidArgument(
@@ -49,7 +48,7 @@ void check_options(const InterpolateOptions& options) {
 
 Tensor interpolate(const Tensor& given, const InterpolateOptions& options) {
     constexpr const char* name = "interpolate";
-    const Prologue call(name, {takes::floating("input", given)});
+    const CheckedArgs call(name, {arg::floating("input", given)});
     const Tensor& x = call[0];
     checks::dims(name, "input", x, 4, "(N, C, H, W)");
     check_options(options);

@@ -4,10 +4,10 @@
 
 #include <cmath>
 
-#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/eager_reports.h"
+#include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/record.h"
 
@@ -122,7 +122,7 @@ Tensor BatchNorm2d::forward(const Tensor& x) const {
     const Tensor y = batch_norm(x, value_or_none(running_mean), value_or_none(running_var), value_or_none(weight),
                                 value_or_none(bias), {training, options.momentum, options.eps, options.statistics});
     if (training && num_batches_tracked) {
-        eager_reports::carry(x, num_batches_tracked->tensor());  // counts what the running statistics count
+        eager_reports::carry(x, num_batches_tracked->tensor());  // counts the same steps as the running statistics
         apply(make_operation(IncrementCounter{}), {}, {num_batches_tracked->tensor()});
     }
     return y;

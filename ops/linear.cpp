@@ -2,9 +2,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/linear_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
@@ -15,7 +14,7 @@ namespace {
 
 Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 
-/// Of two matrices, or two batches of as many.
+/// Product of two matrices, or of two batches of equal size.
 Tensor product(const Tensor& a, const Tensor& b) {
     Shape shape = a.shape();
     shape[shape.dims() - 1] = b.size(-1);
@@ -39,8 +38,8 @@ Tensor product(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Tensor matmul(const Tensor& given_a, const Tensor& given_b) {
-    const Prologue call("matmul",
-                        {takes::floating("the first tensor", given_a), takes::floating("the second tensor", given_b)});
+    const CheckedArgs call("matmul",
+                           {arg::floating("the first tensor", given_a), arg::floating("the second tensor", given_b)});
     const Tensor &a = call[0], &b = call[1];
     const auto refuse = [&](const char* why) {
         throw InvalidArgument(
@@ -59,8 +58,8 @@ Tensor matmul(const Tensor& given_a, const Tensor& given_b) {
 }
 
 Tensor linear(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias) {
-    const Prologue call("linear", {takes::floating("input", given_x), takes::floating("weight", given_weight),
-                                   takes::optional("bias", given_bias)});
+    const CheckedArgs call("linear", {arg::floating("input", given_x), arg::floating("weight", given_weight),
+                                      arg::optional("bias", given_bias)});
     const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     checks::dims("linear", "weight", weight, 2, "(out, in)");
     if (x.dims() < 1 || x.size(-1) != weight.size(1))

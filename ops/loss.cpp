@@ -3,21 +3,19 @@
 #include <fmt/format.h>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/loss_operations.h"
-#include "lockstep/ops/internal/meeting_device.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/eager_reports.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
+#include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
 Tensor Loss::value() const {
-    const PublicCall call("Loss::value");
+    const ApiScope call("Loss::value");
     if (terms_.empty())
         throw InvalidArgument("Loss::value: the loss has no terms; expected one from nll_loss, mse_loss, ...");
     Tensor sum;
@@ -49,9 +47,9 @@ void require_classes(const char* name, const Tensor& input) {
 }
 
 Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target, const NllOptions& options) {
-    const Prologue call(name,
-                        {takes::floating("input", given_input), takes::any("target", given_target),
-                         takes::optional("weight", MeetingDevice(given_input, given_target).bring(options.weight))});
+    const CheckedArgs call(name,
+                           {arg::floating("input", given_input), arg::any("target", given_target),
+                            arg::optional("weight", OperandDevice(given_input, given_target).moved(options.weight))});
     const Tensor &input = call[0], &target = call[1], &weight = call[2];
     require_classes(name, input);
     if (target.dtype() != DType::i64)
@@ -78,7 +76,7 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
             [ignore = options.ignore_index, classes = SavedTensor(target, name), w = SavedTensor(weight, name),
              numerator = made[0].detach(), dx = like(input)](const std::vector<Tensor>& gradients) {
                 const Tensor d = apply_one(NllBackward{ignore}, {gradients[0], classes.get(), w.get()}, dx);
-                eager_reports::carry(numerator, d);  // a target that has no class has no gradient
+                eager_reports::carry(numerator, d);  // positions whose target is not a class have no gradient
                 return std::vector<Tensor>{d};
             });
     return Loss({made[0], options.reduction == Reduction::mean ? made[1] : Tensor()});
@@ -87,27 +85,27 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
 }  // namespace
 
 Loss NllLoss::operator()(const Tensor& input, const Tensor& target) const {
-    const PublicCall call("nll_loss");
-    const MeetingDevice device(input, target);
-    return nll("nll_loss", device.bring(input), device.bring(target), options);
+    const ApiScope call("nll_loss");
+    const OperandDevice device(input, target);
+    return nll("nll_loss", device.moved(input), device.moved(target), options);
 }
 
 Loss CrossEntropyLoss::operator()(const Tensor& given, const Tensor& target) const {
-    const Prologue call("cross_entropy", {takes::floating("input", given)});
+    const CheckedArgs call("cross_entropy", {arg::floating("input", given)});
     const Tensor& input = call[0];
     require_classes("cross_entropy", input);
-    const MeetingDevice device(input, target);
-    return nll("cross_entropy", log_softmax(device.bring(input), 1), device.bring(target), options);
+    const OperandDevice device(input, target);
+    return nll("cross_entropy", log_softmax(device.moved(input), 1), device.moved(target), options);
 }
 
 Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "binary_cross_entropy_with_logits";
-    const PublicCall bringing(name);
-    const MeetingDevice device(first, second);
-    const Prologue call(name,
-                        {takes::floating("input", device.bring(first)), takes::floating("target", device.bring(second)),
-                         takes::optional("weight", device.bring(options.weight)),
-                         takes::optional("pos_weight", device.bring(options.pos_weight))});
+    const ApiScope bringing(name);
+    const OperandDevice device(first, second);
+    const CheckedArgs call(name,
+                           {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second)),
+                            arg::optional("weight", device.moved(options.weight)),
+                            arg::optional("pos_weight", device.moved(options.pos_weight))});
     const Tensor &x = call[0], &t = call[1];
     if (!(x.shape() == t.shape()))
         throw InvalidArgument(fmt::format("{}: target size {} must be the same as input size {}", name, t.shape().str(),
@@ -136,10 +134,10 @@ Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) co
 
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "mse_loss";
-    const PublicCall bringing(name);
-    const MeetingDevice device(first, second);
-    const Prologue call(
-        name, {takes::floating("input", device.bring(first)), takes::floating("target", device.bring(second))});
+    const ApiScope bringing(name);
+    const OperandDevice device(first, second);
+    const CheckedArgs call(
+        name, {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second))});
     const Tensor &input = call[0], &target = call[1];
     if (!(input.shape() == target.shape()))
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} differ in shape; expected equal shapes",
@@ -161,7 +159,7 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
 }
 
 Loss mean_loss(const Tensor& given) {
-    const Prologue call("mean_loss", {takes::floating("the tensor", given)});
+    const CheckedArgs call("mean_loss", {arg::floating("the tensor", given)});
     const Tensor& e = call[0];
     if (e.dims() == 0)
         throw InvalidArgument(
@@ -170,7 +168,7 @@ Loss mean_loss(const Tensor& given) {
 }
 
 Loss sum_loss(const Tensor& given) {
-    const Prologue call("sum_loss", {takes::floating("the tensor", given)});
+    const CheckedArgs call("sum_loss", {arg::floating("the tensor", given)});
     const Tensor& e = call[0];
     if (e.dims() == 0 || (Trace::current() && !e.is_batch()))
         throw InvalidArgument(

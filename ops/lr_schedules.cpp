@@ -26,7 +26,7 @@ double number_in(const std::map<std::string, double>& state, const std::string& 
     return found->second;
 }
 
-/// A whole number from 0 on that a run can have.
+/// A non-negative integer within the range of real runs.
 std::int64_t count_in(const std::map<std::string, double>& state, const std::string& name) {
     const double value = number_in(state, name);
     require(value >= 0 && value < 9e15 && value == std::floor(value),
@@ -286,7 +286,7 @@ void SequentialLR::advance() {
     begins ? current().restart() : current().step();
 }
 
-double SequentialLR::next_lr(int, double lr) const { return lr; }  // which the schedule has just set
+double SequentialLR::next_lr(int, double lr) const { return lr; }  // set by the schedule just now
 
 std::map<std::string, double> SequentialLR::state() const {
     auto numbers = LRSchedule::state();

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
+#include "lockstep/ops/arena.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 
@@ -13,10 +15,10 @@ namespace detail {
 
 /// One value and the module tensors that share it: one, unless some were tied.
 ///
-/// A model is copied member by member, and nothing tells a member that its model is being copied. So a group of tied
-/// tensors remembers the copy that it is being given: the first member to be copied starts it, the others join it. A
-/// member that is copied a second time starts the next one, and a copy is closed by any use of a module tensor, which
-/// does not happen in the middle of copying a model.
+/// A model is copied member by member, and a member does not know that its model is being copied. So a group of tied
+/// tensors remembers its copy in progress: the first member to be copied starts it, the others join it. A member that
+/// is copied a second time starts another copy. Any use of a module tensor closes the copy; such uses do not occur
+/// while a model is being copied.
 struct TieGroup {
     explicit TieGroup(Tensor v) : value(std::move(v)) {}
 
@@ -24,13 +26,13 @@ struct TieGroup {
     int next_member = 1;  ///< number for the next tensor tied to these
     bool held = false;    ///< by a store: assigning writes the value
 
-    std::weak_ptr<TieGroup> copy;  ///< the copy that is being made
+    std::weak_ptr<TieGroup> copy;  ///< the copy in progress
     std::vector<int> joined;       ///< members whose copies belong to it
-    std::uint64_t started = 0;     ///< value of `uses` then
+    std::uint64_t started = 0;     ///< value of `uses` at its start
 };
 
 namespace {
-/// Grows with everything done to module tensors but copying. Models are copied by one thread at a time.
+/// Incremented by all operations on module tensors except copying. One thread at a time copies a model.
 thread_local std::uint64_t uses = 1;
 }  // namespace
 
@@ -75,7 +77,7 @@ ModuleTensor::ModuleTensor(const ModuleTensor& other) : member_(other.member_) {
     if (other.group_) group_ = copied(other.group_, other.member_);
 }
 
-/// Whether assigning `other` changes values only, which is done then.
+/// If assigning `other` changes only values: writes them and returns true.
 bool ModuleTensor::writes(const ModuleTensor& other) const {
     if (!group_ || !group_->held || !other.group_) return false;
     if (!(group_->value.shape() == other.group_->value.shape())) return false;
@@ -86,7 +88,7 @@ bool ModuleTensor::writes(const ModuleTensor& other) const {
 
 // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): the first line handles it
 ModuleTensor& ModuleTensor::operator=(const ModuleTensor& other) {
-    if (group_ == other.group_ || writes(other)) return *this;  // the first: itself, or tied to it
+    if (group_ == other.group_ || writes(other)) return *this;  // the first case: the same tensor, or one tied to it
     member_ = other.member_;
     group_ = other.group_ ? copied(other.group_, other.member_) : nullptr;
     return *this;
@@ -164,3 +166,49 @@ std::string_view detail::next_member_name(std::string_view& names) {
 }
 
 }  // namespace lockstep
+
+namespace lockstep::detail {
+
+// Device and dtype of the tensors of a plain module.
+
+namespace {
+
+/// Replaces each value by its `change`, once per value that several members share. On failure, all are unchanged.
+template <class Change>
+void replace_values(const std::vector<NamedTensor>& tensors, Change change) {
+    for (const NamedTensor& named : tensors)
+        if (ParameterStore::find({named}))
+            throw InvalidArgument(
+                fmt::format("to: the parameter {} belongs to a wrapper or an optimizer; expected a call before these "
+                            "are created, or a copy of the model",
+                            named.name));
+    const NoGrad no_grad;
+    std::vector<std::pair<const ModuleTensor*, Tensor>> changed;
+    std::set<const void*> seen;
+    for (const NamedTensor& named : tensors) {
+        if (!seen.insert(named.member->identity()).second) continue;
+        const Tensor& value = named.member->tensor();
+        const Tensor fresh = change(value);
+        if (fresh.impl() == value.impl()) continue;
+        fresh.requires_grad_(value.requires_grad());
+        if (const Tensor gradient = value.grad(); gradient.defined()) fresh.set_grad(change(gradient));
+        changed.emplace_back(named.member, fresh);
+    }
+    for (const auto& [member, value] : changed) member->rebind(value);
+}
+
+}  // namespace
+
+void move_tensors(const std::vector<NamedTensor>& tensors, Device device) {
+    replace_values(tensors, [&](const Tensor& value) { return value.to(device); });
+}
+
+void convert_tensors(const std::vector<NamedTensor>& tensors, DType dtype) {
+    if (!is_floating(dtype))
+        throw InvalidArgument(fmt::format(
+            "to: dtype {} is not a floating dtype; expected DType::f32, DType::f64, DType::f16 or DType::bf16",
+            name_of(dtype)));
+    replace_values(tensors, [&](const Tensor& value) { return is_floating(value.dtype()) ? value.to(dtype) : value; });
+}
+
+}  // namespace lockstep::detail

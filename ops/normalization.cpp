@@ -3,9 +3,8 @@
 #include <utility>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/normalization_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
@@ -16,7 +15,7 @@ namespace {
 
 constexpr const char* op_name = "batch_norm";
 
-/// What running statistics say, in the form of BatchNormStats: a sample of one with mean and M2 = variance.
+/// Running statistics in the form of BatchNormStats: a sample of one with mean and M2 = variance.
 Tensor stats_of(const Tensor& mean, const Tensor& variance) {
     const Tensor one = Tensor::full({1}, 1, mean.dtype(), mean.device());
     const NoGrad no_grad;
@@ -25,12 +24,12 @@ Tensor stats_of(const Tensor& mean, const Tensor& variance) {
 
 bool synchronized(const BatchNormOptions& options) { return options.statistics == BatchNormStatistics::synchronized; }
 
-/// `stats` of this shard pooled over the shards as asked.
+/// `stats` of this shard, pooled over the shards as requested.
 Tensor pooled(const Tensor& stats, const BatchNormOptions& options) {
     return apply_one(BatchNormPoolStats{options.statistics == BatchNormStatistics::shard0}, {stats}, like(stats));
 }
 
-/// Moves the running statistics towards `stats`, of this shard, or pooled already where they are synchronized.
+/// Moves the running statistics towards `stats`, which are this shard's, or pooled already if synchronized.
 void update_running(const Tensor& stats, const Tensor& mean, const Tensor& variance, const BatchNormOptions& options) {
     const NoGrad no_grad;
     apply(make_operation(BatchNormUpdateRunning{options.momentum}),
@@ -62,15 +61,15 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
 
 Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor& given_var, const Tensor& given_weight,
                   const Tensor& given_bias, const BatchNormOptions& options) {
-    const Prologue call(op_name, {takes::floating("input", given_x), takes::parameter("running_mean", given_mean),
-                                  takes::parameter("running_var", given_var), takes::parameter("weight", given_weight),
-                                  takes::parameter("bias", given_bias)});
+    const CheckedArgs call(op_name, {arg::floating("input", given_x), arg::parameter("running_mean", given_mean),
+                                     arg::parameter("running_var", given_var), arg::parameter("weight", given_weight),
+                                     arg::parameter("bias", given_bias)});
     const Tensor &x = call[0], &running_mean = call[1], &running_var = call[2], &weight = call[3], &bias = call[4];
     check(x, running_mean, running_var, weight, bias, options);
     const std::int64_t channels = x.size(1);
     const bool own_stats = options.training || !running_mean.defined();
-    // Statistics and sums of gradients of f16 and bf16 are f32; parameters may be, as PyTorch's are.
-    const DType wide = is_short_float(x.dtype()) ? DType::f32 : x.dtype();
+    // Statistics and sums of gradients of f16 and bf16 are f32; parameters may be, as in PyTorch.
+    const DType wide = is_half_type(x.dtype()) ? DType::f32 : x.dtype();
     for (const Tensor* running : {&running_mean, &running_var})
         if (options.training && running->defined() && running->dtype() != wide)
             throw InvalidArgument(
@@ -103,7 +102,7 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
                           if (bias_wanted) result[2] = sums.slice(0, 0, channels).to(bias_dtype);
                           if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels).to(weight_dtype);
                           if (x_wanted) {
-                              // Running statistics do not depend on x: nothing flows through mean and variance.
+                              // Running statistics do not depend on x: no gradient flows through mean and variance.
                               Tensor through = own_stats ? sums : Tensor();
                               if (across_shards) through = sum_over_shards(through);
                               result[0] = apply_one(BatchNormBackwardData{eps},
@@ -135,8 +134,8 @@ void check_layer(const Tensor& x, const Shape& layer, const Tensor& weight, cons
 Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Tensor& given_weight,
                   const Tensor& given_bias, double eps) {
     constexpr const char* name = "layer_norm";
-    const Prologue call(name, {takes::floating("input", given_x), takes::optional("weight", given_weight),
-                               takes::optional("bias", given_bias)});
+    const CheckedArgs call(name, {arg::floating("input", given_x), arg::optional("weight", given_weight),
+                                  arg::optional("bias", given_bias)});
     const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     check_layer(x, normalized_shape, weight, bias, eps);
     const int dims = normalized_shape.dims();

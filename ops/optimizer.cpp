@@ -5,24 +5,92 @@
 #include <algorithm>
 #include <atomic>
 
-#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/adagrad.h"
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/eager_reports.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
+#include "lockstep/runtime/internal/eager.h"
+#include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
+
+// Allowed options of the library's optimizers.
+
+namespace {
+
+/// Checks the options of one optimizer.
+class OptionCheck {
+public:
+    explicit OptionCheck(const char* optimizer) : optimizer_(optimizer) {}
+    void not_negative(const char* name, double value) const {
+        if (!(value >= 0)) fail("{}: invalid {} ({}); expected 0 or more", name, value);
+    }
+    /// Decay of a moving average.
+    void below_one(const char* name, double value) const {
+        if (!(value >= 0 && value < 1)) fail("{}: invalid {} ({}); expected at least 0 and below 1", name, value);
+    }
+
+private:
+    void fail(const char* text, const char* name, double value) const {
+        throw InvalidArgument(fmt::format(fmt::runtime(text), optimizer_, name, value));
+    }
+    const char* optimizer_;
+};
+
+template <class Options>
+void check_adam(const char* name, const Options& options) {
+    const OptionCheck check(name);
+    check.not_negative("lr", options.lr);
+    check.below_one("betas.0", options.betas[0]);
+    check.below_one("betas.1", options.betas[1]);
+    check.not_negative("eps", options.eps);
+    check.not_negative("weight_decay", options.weight_decay);
+}
+
+}  // namespace
+
+void SgdOptions::check() const {
+    const OptionCheck check("SGD");
+    check.not_negative("lr", lr);
+    check.not_negative("momentum", momentum);
+    check.not_negative("weight_decay", weight_decay);
+    if (nesterov && (momentum <= 0 || dampening != 0))
+        throw InvalidArgument(
+            "SGD: Nesterov momentum requires a momentum and zero dampening; expected momentum > 0 and dampening = 0");
+}
+
+void AdamOptions::check() const { check_adam("Adam", *this); }
+
+void AdamWOptions::check() const { check_adam("AdamW", *this); }
+
+void RmspropOptions::check() const {
+    const OptionCheck check("RMSprop");
+    check.not_negative("lr", lr);
+    check.not_negative("alpha", alpha);
+    check.not_negative("eps", eps);
+    check.not_negative("weight_decay", weight_decay);
+    check.not_negative("momentum", momentum);
+}
+
+void AdagradOptions::check() const {
+    const OptionCheck check("Adagrad");
+    check.not_negative("lr", lr);
+    check.not_negative("lr_decay", lr_decay);
+    check.not_negative("weight_decay", weight_decay);
+    check.not_negative("initial_accumulator_value", initial_accumulator_value);
+    check.not_negative("eps", eps);
+}
 
 namespace {
 
 /// Memory as a flat tensor, for apply().
 Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t elements) {
-    auto impl = std::make_shared<TensorImpl>();
-    impl->storage = std::make_shared<Storage>();
-    impl->storage->buffer = buffer;
-    impl->meta = TensorMeta::contiguous(dtype, {elements});
-    return Tensor(std::move(impl));
+    return tensor_over(buffer, TensorMeta::contiguous(dtype, {elements}));
 }
 
 std::shared_ptr<Buffer> zero_state(Device device, std::size_t bytes) {
@@ -32,7 +100,7 @@ std::shared_ptr<Buffer> zero_state(Device device, std::size_t bytes) {
     return memory;
 }
 
-/// Whether one of the names is `name`, or that of a tensor in a module of that name.
+/// Whether one of the names is `name` or, if that is a module, a tensor in it.
 bool are_in(const std::vector<std::string>& names, const std::string& name) {
     return std::any_of(names.begin(), names.end(),
                        [&](const std::string& own) { return own == name || own.starts_with(name + "."); });
@@ -94,12 +162,12 @@ Optimizer::Optimizer(const OptimizedParameters& parameters, const OptionsLayout&
     for (const auto& [id, names] : part_names_)
         group_of_[static_cast<std::size_t>(id.arena)][static_cast<std::size_t>(id.number)] = 0;
     static std::atomic<std::uint64_t> made{0};
-    id_ = ++made;  // 0 stands for none
+    id_ = ++made;  // 0 means no optimizer
     const OneThreadAtATime::Use use(store_->one_thread(), "optimizer constructor");
-    store_->enter_optimizer(id_, *this);
+    store_->attach_optimizer(id_, *this);
 }
 
-Optimizer::~Optimizer() { store_->leave_optimizer(id_); }
+Optimizer::~Optimizer() { store_->detach_optimizer(id_); }
 
 // ---- groups -----------------------------------------------------------------------------------------------------
 
@@ -244,7 +312,7 @@ std::vector<std::byte> Optimizer::rows(int arena) const {
 
 OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_t>& elements) {
     const std::vector<ArenaLayout>& arenas = store_->parameters();
-    // With its arena: those of a plain model may lie on several devices.
+    // On the arena's device: arenas of a plain model may be on several devices.
     const std::vector<Replica>& replicas = store_->replicas();
     const auto replica =
         std::find_if(replicas.begin(), replicas.end(), [&](const Replica& one) { return one.device == device; });
@@ -270,7 +338,7 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
 
 void Optimizer::step() {
     const OneThreadAtATime::Use use(store_->one_thread(), "optimizer step");
-    const PublicCall call("optimizer step");
+    const ApiScope call("optimizer step");
     store_->require_members("optimizer step");
     if (store_->update_hook)
         store_->update_hook(*this);
@@ -292,7 +360,7 @@ void Optimizer::step_plain() {
             "optimizer step: no parameter has a gradient; expected backward() on a loss (a wrapper trains a copy, so "
             "the optimizer must be created for the wrapper)");
     Replica& replica = store_->replicas().front();
-    store_->need_gradients(first_device);
+    store_->ensure_gradients(first_device);
     std::vector<std::int64_t> elements;
     for (const ArenaLayout& arena : store_->parameters()) elements.push_back(arena.elements);
     OptimizerState& state = state_on(store_->home(), elements);

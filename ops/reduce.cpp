@@ -1,10 +1,9 @@
 #include <fmt/format.h>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/indexing_operations.h"
-#include "lockstep/ops/internal/prologue.h"
-#include "lockstep/ops/internal/reduce_to.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/control_operations.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -14,7 +13,7 @@ namespace lockstep {
 
 namespace {
 
-/// One bit for every dimension in `dims`; all of them when the list is empty.
+/// A bit for every dimension in `dims`; all bits if the list is empty.
 std::uint32_t dim_bits(const char* name, const Tensor& x, const Dims& dims) {
     if (dims.list().empty()) return (1u << x.dims()) - 1;
     std::uint32_t bits = 0;
@@ -74,13 +73,13 @@ Tensor reduce_to(const Tensor& x, const Shape& shape) {
 }
 
 Tensor sum(const Tensor& given, const Dims& dims, bool keepdim) {
-    const Prologue call("sum", {takes::floating("the tensor", given)});
+    const CheckedArgs call("sum", {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
     return sum_bits(x, dim_bits("sum", x, dims), keepdim);
 }
 
 Tensor mean(const Tensor& given, const Dims& dims, bool keepdim) {
-    const Prologue call("mean", {takes::floating("the tensor", given)});
+    const CheckedArgs call("mean", {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
     const std::uint32_t bits = dim_bits("mean", x, dims);
     std::int64_t count = 1;
@@ -90,7 +89,7 @@ Tensor mean(const Tensor& given, const Dims& dims, bool keepdim) {
 }
 
 Tensor argmax(const Tensor& given, std::optional<int> dim, bool keepdim) {
-    const Prologue call("argmax", {takes::floating("the tensor", given)});
+    const CheckedArgs call("argmax", {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
     const Tensor source = dim ? x.detach() : x.detach().reshape({x.numel()});
     const int along = dim ? wrap_dim(*dim, x.dims(), "argmax") : 0;
@@ -112,5 +111,36 @@ Tensor argmax(const Tensor& given, std::optional<int> dim, bool keepdim) {
     const Tensor y = kept.reshape(reduced_shape(source.shape(), bit, false));
     return tagged(y, batch);
 }
+
+std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
+    const CheckedArgs call("sum_over_shards", "a tensor", given, CheckedArgs::Dtypes::any);
+    const TensorList tensors = call.tensors();
+    if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; expected at least one");
+    std::vector<Output> outputs;
+    std::vector<bool> wanted, batch;
+    for (const Tensor& tensor : tensors) {
+        outputs.emplace_back(shaped(tensor, tensor.shape()));
+        wanted.push_back(tensor.requires_grad());
+        batch.push_back(tensor.is_batch());
+    }
+    const std::vector<Tensor> sums = apply(make_operation(SumOverShards{}), tensors, outputs);
+    if (needs_autograd(tensors))
+        add_autograd_node("sum_over_shards", tensors, sums, [wanted, batch](const std::vector<Tensor>& gradients) {
+            // All shards have the same autograd graph, so each of them has the same defined gradients.
+            std::vector<Tensor> result(gradients.size());
+            std::vector<Tensor> come;
+            for (std::size_t i = 0; i < gradients.size(); ++i)
+                if (wanted[i] && gradients[i].defined()) come.push_back(gradients[i]);
+            if (come.empty()) return result;
+            const std::vector<Tensor> added = sum_over_shards(come);
+            std::size_t next = 0;
+            for (std::size_t i = 0; i < gradients.size(); ++i)
+                if (wanted[i] && gradients[i].defined()) result[i] = tagged(added[next++], batch[i]);
+            return result;
+        });
+    return sums;
+}
+
+Tensor sum_over_shards(const Tensor& x) { return sum_over_shards(std::vector<Tensor>{x})[0]; }
 
 }  // namespace lockstep

@@ -37,7 +37,7 @@ struct RmspropRule {
         bool centered, maximize;
     };
     template <class T>
-    LOCKSTEP_ELEMENT static Factors<T> factors(const RmspropOptions& options, std::int64_t) {
+    LOCKSTEP_HD_INLINE static Factors<T> factors(const RmspropOptions& options, std::int64_t) {
         return {static_cast<T>(options.lr),
                 static_cast<T>(options.alpha),
                 static_cast<T>(1 - options.alpha),
@@ -48,11 +48,11 @@ struct RmspropRule {
                 options.maximize};
     }
     template <class T>
-    LOCKSTEP_ELEMENT static unsigned used(const Factors<T>& f) {
+    LOCKSTEP_HD_INLINE static unsigned used(const Factors<T>& f) {
         return 1u | (f.momentum > 0 ? 2u : 0u) | (f.centered ? 4u : 0u);
     }
     template <class T>
-    LOCKSTEP_ELEMENT static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
+    LOCKSTEP_HD_INLINE static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
         T d = f.maximize ? -gradient : gradient;
         if (f.weight_decay != 0) d += f.weight_decay * parameter;
         state[0] = f.alpha * state[0] + f.rest * d * d;

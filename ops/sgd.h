@@ -35,7 +35,7 @@ struct SgdRule {
         bool nesterov, maximize, first;
     };
     template <class T>
-    LOCKSTEP_ELEMENT static Factors<T> factors(const SgdOptions& options, std::int64_t updates) {
+    LOCKSTEP_HD_INLINE static Factors<T> factors(const SgdOptions& options, std::int64_t updates) {
         return {static_cast<T>(options.lr),
                 static_cast<T>(options.momentum),
                 static_cast<T>(options.dampening),
@@ -45,12 +45,12 @@ struct SgdRule {
                 updates == 0};
     }
     template <class T>
-    LOCKSTEP_ELEMENT static unsigned used(const Factors<T>& f) {
+    LOCKSTEP_HD_INLINE static unsigned used(const Factors<T>& f) {
         return f.momentum != 0 ? 1u : 0u;
     }
     /// The momentum begins as the first gradient, without dampening.
     template <class T>
-    LOCKSTEP_ELEMENT static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
+    LOCKSTEP_HD_INLINE static void update(const Factors<T>& f, T gradient, T& parameter, T* state) {
         T d = f.maximize ? -gradient : gradient;
         if (f.weight_decay != 0) d += f.weight_decay * parameter;
         if (f.momentum != 0) {

@@ -1,7 +1,6 @@
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/loss_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/record.h"
 
@@ -11,7 +10,7 @@ namespace {
 
 template <bool logarithm>
 Tensor softmax_along(const char* name, const Tensor& given, int dim) {
-    const Prologue call(name, {takes::floating("input", given)});
+    const CheckedArgs call(name, {arg::floating("input", given)});
     const Tensor& x = call[0];
     const int along = wrap_dim(dim, x.dims(), name);
     const Tensor y = apply_one(SoftmaxForward<logarithm>{along}, {x}, like(x));

@@ -30,7 +30,7 @@ std::string grouped(std::int64_t number) {
 
 std::string in_mib(std::uint64_t bytes) { return fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
-/// Makes rows of the records of a trace.
+/// Converts the records of a trace to rows.
 class RowMaker {
 public:
     explicit RowMaker(const std::vector<NamedTensor>& tensors) {
@@ -40,7 +40,7 @@ public:
 
     void take(const Record& record) {
         std::set<const NamedTensor*> used = parameters_of(record);
-        if (op_cast<Reorder>(*record.operation)) {  // the same values in another layout, for the call that follows
+        if (op_cast<Reorder>(*record.operation)) {  // the same values in another layout, for the following call
             copies_[record.out.front().buffer.get()] = std::move(used);
             return;
         }
@@ -65,7 +65,7 @@ public:
         }
     }
 
-    /// The rows, what they take, and what no row uses.
+    /// The rows, their sizes, and the parameters that no row uses.
     ModelSummary finish() && {
         for (const auto& [storage, parameter] : parameters_)
             if (!seen_.contains(parameter)) summary_.unused.push_back(parameter->name);
@@ -85,7 +85,7 @@ private:
         }
         return used;
     }
-    /// A call may take several operations, none of them twice, of which each uses what those before it made.
+    /// A call may consist of several different operations; each uses results of the previous ones.
     bool goes_on(const Record& record) const {
         return record.call != nullptr && record.call == call_ && !operations_.contains(record.operation->name()) &&
                std::any_of(record.in.begin(), record.in.end(),
@@ -93,10 +93,10 @@ private:
     }
 
     ModelSummary summary_;
-    std::set<std::string_view> operations_;  ///< of the last row
-    const char* call_ = nullptr;             ///< of the last row
-    std::set<const Buffer*> results_;        ///< of the last row
-    std::set<const NamedTensor*> seen_;      ///< by rows so far
+    std::set<std::string_view> operations_;  ///< operations of the last row
+    const char* call_ = nullptr;             ///< call of the last row
+    std::set<const Buffer*> results_;        ///< results of the last row
+    std::set<const NamedTensor*> seen_;      ///< used by the rows so far
     std::map<const Storage*, const NamedTensor*> parameters_;
     std::map<const Buffer*, std::set<const NamedTensor*>> copies_;
 };

@@ -37,7 +37,7 @@ struct ModelSummary {
     std::int64_t parameters = 0;   ///< elements; tied parameters count once
     std::int64_t trainable = 0;    ///< elements that require a gradient
     std::uint64_t parameter_bytes = 0, buffer_bytes = 0, input_bytes = 0;
-    std::uint64_t result_bytes = 0;   ///< sum over all rows: about what a training step keeps for its backward
+    std::uint64_t result_bytes = 0;   ///< sum over all rows: approximate memory that a training step saves for backward
     std::vector<std::string> unused;  ///< parameters that `forward` does not use
 
     /// A table, with a line per row and the totals below. Ends with a newline.

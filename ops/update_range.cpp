@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-/// Of the elements that a strided tensor has, each once.
+/// Bytes of the distinct elements of a strided tensor.
 std::size_t bytes_read(const TensorMeta& meta) {
     std::size_t bytes = size_of(meta.dtype);
     for (int d = 0; d < meta.shape.dims(); ++d)
@@ -20,8 +20,7 @@ std::size_t bytes_read(const TensorMeta& meta) {
     return bytes;
 }
 
-/// Throws unless the records of an update, from number `first` on, treat every element by itself and read the range
-/// alone.
+/// Throws unless the records of an update, starting at number `first`, are elementwise and read only the range.
 void require_elementwise(const char* optimizer, const std::vector<Record>& records, std::size_t first) {
     for (std::size_t i = first; i < records.size(); ++i) {
         if (!records[i].operation->is_elementwise())
@@ -96,7 +95,7 @@ void UpdateRange::store(const char* what, const Tensor& value, const Tensor& tar
 
 void UpdateRange::perform(const char* optimizer, const OptionsLayout& layout, const ArenaRange& range,
                           const UpdateOperands& operands, const std::function<void(UpdateRange&)>& update) {
-    if (!Trace::current()) {  // at once: what a wrapper would refuse is refused here as well
+    if (!Trace::current()) {  // eager: rejects everything that a wrapper would reject
         Trace rehearsal({.prototype = operands.parameters.device()});
         const TraceScope scope(rehearsal);
         perform(optimizer, layout, range, symbols_of(operands, rehearsal), update);
@@ -105,7 +104,7 @@ void UpdateRange::perform(const char* optimizer, const OptionsLayout& layout, co
     const std::size_t first = trace ? trace->records().size() : 0;
     UpdateRange part(optimizer, layout, range, operands);
     update(part);
-    // New values first: none of them may depend on what was stored already.
+    // Compute all new values first: none of them may depend on stored results.
     if (part.parameter_) part.store("the parameter", *part.parameter_, operands.parameters);
     for (const auto& [name, value] : part.states_) part.store(name.c_str(), value, part.state(name));
     if (trace) require_elementwise(optimizer, trace->records(), first);

@@ -15,6 +15,7 @@
 
 #include "lockstep/ops/module.h"
 #include "lockstep/ops/update_rule.h"
+#include "lockstep/runtime/round_up.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
@@ -31,10 +32,7 @@ struct OptionsLayout {
     std::vector<Setting> settings;
     std::size_t bytes = 0;
     /// Bytes of a parameter's row followed by its options (RowWith).
-    std::size_t row_bytes() const {
-        constexpr std::size_t alignment = alignof(ParameterRow);
-        return sizeof(ParameterRow) + (bytes + alignment - 1) / alignment * alignment;
-    }
+    std::size_t row_bytes() const { return sizeof(ParameterRow) + round_up(bytes, alignof(ParameterRow)); }
     void (*check)(const void* options) = nullptr;  ///< throws InvalidArgument
 
     template <class Options>

@@ -10,12 +10,12 @@
 //         /// Values that depend only on the parameter and the step, in the compute type. `updates`: number of previous
 //         /// updates of the parameter.
 //         template <class T> struct Factors { T lr; ... };
-//         template <class T> LOCKSTEP_ELEMENT static Factors<T> factors(const Options& options, std::int64_t updates);
+//         template <class T> LOCKSTEP_HD_INLINE static Factors<T> factors(const Options&, std::int64_t updates);
 //         /// Bit i: state i is read and written. Must not depend on `updates`.
-//         template <class T> LOCKSTEP_ELEMENT static unsigned used(const Factors<T>& factors);
+//         template <class T> LOCKSTEP_HD_INLINE static unsigned used(const Factors<T>& factors);
 //         /// `state`: the element's values; unused ones are 0.
 //         template <class T>
-//         LOCKSTEP_ELEMENT static void update(const Factors<T>& factors, T gradient, T& parameter, T* state);
+//         LOCKSTEP_HD_INLINE static void update(const Factors<T>& factors, T gradient, T& parameter, T* state);
 //     };
 #pragma once
 
@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "lockstep/runtime/element.h"
+#include "lockstep/runtime/host_device.h"
 #include "lockstep/runtime/operation.h"
 
 namespace lockstep {

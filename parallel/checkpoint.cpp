@@ -1,7 +1,7 @@
-// A save replaces two files, and a process may be killed between any two instructions. So the state of the run is
-// written first, beside the old one, as "FILE.resume.next"; then the weights replace the old ones, by which the new
-// pair is the one that counts; then the state takes its place. Whoever loads takes the state that belongs to the
-// weights, whichever name it bears.
+// A save replaces two files, and the process may be killed between any two instructions. The run state is therefore
+// written first, next to the old one, as "FILE.resume.next". Then the new weights replace the old ones, which makes the
+// new pair the valid one. Finally the new state is renamed to "FILE.resume". Loading selects the state that belongs to
+// the weights, under either name.
 #include "lockstep/parallel/checkpoint.h"
 
 #include <fmt/format.h>
@@ -17,8 +17,8 @@
 #include "lockstep/parallel/checkpoint/resume_file.h"
 #include "lockstep/parallel/checkpoint/snapshot.h"
 #include "lockstep/parallel/data/atomic_file.h"
+#include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/file_lock.h"
-#include "lockstep/parallel/data/files/file_name.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
 #include "lockstep/runtime/error.h"
 
@@ -29,7 +29,7 @@ namespace {
 using internal::ResumeFile;
 using Path = std::filesystem::path;
 
-/// Where the state of a run lies until its weights are there.
+/// Path of a run state until its weights are written.
 Path next_resume_path(const Path& checkpoint) { return internal::followed(resume_path(checkpoint)).string() + ".next"; }
 
 bool is_there(const Path& path) {
@@ -37,7 +37,7 @@ bool is_there(const Path& path) {
     return std::filesystem::exists(path, ignored);
 }
 
-/// While it lives, no other thread or process writes this checkpoint.
+/// While it exists, no other thread or process writes this checkpoint.
 class Writing {
 public:
     explicit Writing(const Path& checkpoint)
@@ -48,15 +48,15 @@ private:
     std::lock_guard<std::mutex> guard_;
 };
 
-/// After a kill a state may wait for its place. It gets it where the weights have come as far; it would be lost with
-/// the next save otherwise.
+/// Completes an interrupted save: renames the state under its temporary name if its weights were written, otherwise
+/// removes it. The next save would overwrite a valid one.
 void finish_interrupted_save(const Path& checkpoint) {
     const Path next = next_resume_path(checkpoint), resume = internal::followed(resume_path(checkpoint));
     if (!is_there(next)) return;
     bool belongs = false;
     try {
         belongs = ResumeFile(next).belongs_to(internal::digest_of(SafetensorsFile(checkpoint)), checkpoint);
-    } catch (const Error&) {  // there are no weights, or it is unusable
+    } catch (const Error&) {  // no weights, or unusable ones
     }
     std::error_code error;
     if (belongs)
@@ -65,20 +65,20 @@ void finish_interrupted_save(const Path& checkpoint) {
         std::filesystem::remove(next, error);
     if (error)
         throw DataError(fmt::format("{}: an interrupted save cannot be completed: {}", next.string(), error.message()));
-    sync_directory_of(resume);
+    sync_parent_directory(resume);
 }
 
 void write_weights(AtomicFile& file, const Path& path, const std::vector<SafetensorsTensor>& weights,
                    SafetensorsMetadata metadata = {}) {
     metadata["format"] = "pt";
-    internal::put_out(internal::lay_out_safetensors(path, weights, metadata),
-                      [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    internal::write_tensors(internal::lay_out_safetensors(path, weights, metadata),
+                            [&](std::span<const std::byte> bytes) { file.write(bytes); });
 }
 
-/// Changes whenever a save has got a step further.
-using Snapshot = std::array<std::pair<ino_t, std::int64_t>, 3>;
-Snapshot snapshot(const Path& checkpoint) {
-    Snapshot all{};
+/// Changes with each file that a save replaces.
+using FileStamps = std::array<std::pair<ino_t, std::int64_t>, 3>;
+FileStamps file_stamps(const Path& checkpoint) {
+    FileStamps all{};
     const std::array<Path, 3> paths{checkpoint, resume_path(checkpoint), next_resume_path(checkpoint)};
     for (std::size_t i = 0; i < paths.size(); ++i) {
         struct stat found {};
@@ -88,7 +88,7 @@ Snapshot snapshot(const Path& checkpoint) {
     return all;
 }
 
-/// The state at `path`, if it is there and belongs to the weights with this digest, which `checkpoint` holds.
+/// The state at `path`, if it exists and belongs to the weights with this digest, which `checkpoint` holds.
 std::optional<ResumeFile> state_at(const Path& path, const std::string& weights, const Path& checkpoint) {
     if (!is_there(path)) return std::nullopt;
     ResumeFile state(path);
@@ -96,8 +96,8 @@ std::optional<ResumeFile> state_at(const Path& path, const std::string& weights,
     return state;
 }
 
-/// The one that belongs to them under either name. Nothing where none lies beside the weights; throws DataError where
-/// there is another one.
+/// The state that belongs to the weights, under either name. Returns nullopt if no state is stored next to the weights;
+/// throws DataError if the stored one is damaged or belongs to other weights.
 std::optional<ResumeFile> find_state(const std::string& weights, const Path& checkpoint) {
     const Path resume = resume_path(checkpoint);
     std::exception_ptr damage;
@@ -108,7 +108,7 @@ std::optional<ResumeFile> find_state(const std::string& weights, const Path& che
     }
     try {
         if (auto state = state_at(next_resume_path(checkpoint), weights, checkpoint)) return state;
-    } catch (const DataError&) {  // it waits for weights that never came, and is no concern of these
+    } catch (const DataError&) {  // state of an interrupted save, unrelated to these weights
     }
     if (damage) std::rethrow_exception(damage);
     if (is_there(resume))
@@ -117,26 +117,26 @@ std::optional<ResumeFile> find_state(const std::string& weights, const Path& che
     return std::nullopt;
 }
 
-/// Calls `read` again where somebody has saved meanwhile.
+/// Calls `read` again if another process has saved in the meantime.
 template <class Read>
 auto read_steadily(const Path& checkpoint, Read&& read) {
     constexpr int most = 100;
     for (int attempt = 1;; ++attempt) {
-        const Snapshot before = snapshot(checkpoint);
+        const FileStamps before = file_stamps(checkpoint);
         try {
             return read();
         } catch (const DataError&) {
-            if (attempt == most || snapshot(checkpoint) == before) throw;
+            if (attempt == most || file_stamps(checkpoint) == before) throw;
         }
     }
 }
 
-/// After all steps, which threw what they had to throw.
+/// Waits for all steps. Their errors have been thrown already.
 void wait_for(internal::Snapshot& snapshot) {
     if (!snapshot.wait()) throw DeviceError("the model cannot be saved: an earlier step has failed; load a checkpoint");
 }
 
-/// Read and checked; nothing has changed yet.
+/// A checkpoint that is read and checked, before anything changes.
 class StagedRun {
 public:
     StagedRun(Engine& engine, Optimizer& optimizer, const ResumeFile& file)
@@ -164,7 +164,7 @@ private:
 }  // namespace
 
 CheckpointLock::CheckpointLock(const Path& checkpoint) : lock_(internal::FileLock::acquire(checkpoint)) {
-    // What could not be written later is found now; nothing remains of these.
+    // Reports unwritable files now instead of at the first save. The probes leave nothing behind.
     for (const Path& path : {checkpoint, resume_path(checkpoint), next_resume_path(checkpoint)})
         const AtomicFile probe(path);
 }
@@ -188,7 +188,7 @@ void internal::write_checkpoint(const Snapshot& snapshot, const Path& checkpoint
     finish_interrupted_save(checkpoint);
     const Path resume = followed(resume_path(checkpoint)), next = next_resume_path(checkpoint);
     require_replaceable(resume);
-    remove_leftovers_of(resume);
+    remove_stale_files(resume);
 
     AtomicFile file(checkpoint);
     write_weights(file, checkpoint, snapshot.weights(), snapshot.run().metadata);
@@ -207,7 +207,7 @@ void internal::write_checkpoint(const Snapshot& snapshot, const Path& checkpoint
     if (error)
         throw DataError(fmt::format("{}: renaming failed: {}; the new checkpoint is complete, with its state in {}",
                                     resume.string(), error.message(), next.string()));
-    sync_directory_of(resume);
+    sync_parent_directory(resume);
 }
 
 namespace detail {

@@ -11,7 +11,7 @@
 
 #include "lockstep/parallel/checkpoint/snapshot.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
@@ -19,19 +19,19 @@ namespace lockstep {
 struct CheckpointWriter::Impl {
     using Paths = std::vector<std::filesystem::path>;
 
-    internal::HostMemory memory;  // of the snapshot
+    internal::HostMemory memory;  // for the snapshot
     std::mutex mutex;
     std::condition_variable changed;
     std::unique_ptr<internal::Snapshot> snapshot;  // null: nothing is being written
     bool beginning = false;                        // a snapshot is being made
     Paths checkpoints;
     std::vector<FinishedSave> finished;
-    std::exception_ptr failure;  // of the last save
+    std::exception_ptr failure;  // failure of the last save
     bool ending = false;
     const int made_in = forked::generation();
-    std::thread thread;  // comes with the first save
+    std::thread thread;  // started by the first save
 
-    /// This process is a child of fork(): what is being written is its parent's business.
+    /// True in a child of fork(): the write in progress belongs to the parent.
     bool is_of_parent() const { return made_in != forked::generation(); }
     ~Impl() {
         {
@@ -46,7 +46,7 @@ struct CheckpointWriter::Impl {
         changed.wait(lock, [this] { return !snapshot && !beginning; });
     }
     void run() {
-        sigset_t all;  // signals are for the program's own threads
+        sigset_t all;  // signals are handled by the program's own threads
         sigfillset(&all);
         ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
         std::unique_lock lock(mutex);
@@ -67,7 +67,7 @@ struct CheckpointWriter::Impl {
         bool good = false;
         try {
             good = snapshot->wait();
-        } catch (const std::exception&) {  // a device is lost, and whoever trains on it is told
+        } catch (const std::exception&) {  // a device is lost; the training thread gets the error
         }
         std::exception_ptr failed;
         for (const auto& checkpoint : checkpoints) {
@@ -116,7 +116,7 @@ void CheckpointWriter::begin(Engine& engine, const std::vector<NamedTensor>& ten
     }
     std::unique_ptr<internal::Snapshot> snapshot;
     std::exception_ptr failed;
-    try {  // without the lock: it may wait for devices
+    try {  // without the lock, because it may wait for devices
         snapshot = std::make_unique<internal::Snapshot>("save", engine, tensors, optimizer, run, impl.memory);
         if (!impl.thread.joinable()) impl.thread = std::thread([&impl] { impl.run(); });
     } catch (...) {

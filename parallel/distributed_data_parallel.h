@@ -73,7 +73,7 @@ public:
             std::forward<Body>(body)();
             this->engine().end_join([this](std::size_t tensors) { return this->forward_of_tensors(tensors); });
         } catch (...) {
-            this->engine().give_up_join();
+            this->engine().abort_join();
             throw;
         }
     }

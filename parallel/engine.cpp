@@ -6,16 +6,15 @@
 #include <cstdio>
 #include <limits>
 
-#include "lockstep/parallel/comm/note_failure.h"
+#include "lockstep/parallel/comm/report_failure.h"
 #include "lockstep/parallel/engine/copy_out.h"
 #include "lockstep/parallel/engine/step_arrivals.h"
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/parallel/internal/make_engine.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/ending.h"
-#include "lockstep/runtime/internal/forked.h"
-#include "lockstep/runtime/internal/unwinding_notice.h"
+#include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/internal/threads.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/runtime/warning.h"
 
@@ -29,7 +28,7 @@ struct Engine::Impl {
               wanted.broadcast_buffers) {}
 
     EngineOptions options;
-    StreamThreads threads;  // goes last
+    StreamThreads threads;  // destroyed last
     TrainingRun run;
     UnwindingNotice notice;
     const int made_in = forked::generation();
@@ -47,19 +46,19 @@ Engine::Engine(const std::vector<NamedTensor>& tensors, Devices devices, const E
 }
 
 Engine::~Engine() {
-    // A thread that is inside a call while another one ends the process never comes back.
-    if (impl_->made_in != forked::generation() || (ending::begun() && one_thread().used_by_another())) {
+    // A thread that is inside a call while another one ends the process never returns.
+    if (impl_->made_in != forked::generation() || (process_exit::begun() && one_thread().used_by_another())) {
         forked::keep(std::move(impl_));
         return;
     }
-    if (impl_->notice.unwinding()) note_failure();
+    if (impl_->notice.unwinding()) report_failure();
     try {
         impl_->run.in_flight().drain();
 #ifndef NDEBUG
-        if (!job()) verify_replicas();  // other processes may be gone already
+        if (!job()) verify_replicas();  // other processes may have ended already
 #endif
         impl_->parts().rest_all_devices();
-    } catch (const std::exception& error) {  // a destructor has nobody to throw to
+    } catch (const std::exception& error) {  // a destructor must not throw
         std::fprintf(stderr, "lockstep: while a wrapper was destroyed: %s\n", error.what());
     }
 }
@@ -68,7 +67,7 @@ const Devices& Engine::devices() const { return impl_->topology().devices; }
 int Engine::shards() const { return impl_->topology().shards; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 const std::shared_ptr<ParameterStore>& Engine::store() const { return impl_->run.parts().memory.store(); }
-const ArenaCut& Engine::cut() const { return impl_->run.parts().reduction.cut(); }
+const ArenaPartition& Engine::cut() const { return impl_->run.parts().reduction.cut(); }
 OneThreadAtATime& Engine::one_thread() const { return store()->one_thread(); }
 
 std::uint64_t Engine::traces() const {
@@ -151,7 +150,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
             throw InvalidArgument(
                 "step: a GradScaler cannot be combined with a communication hook, which would retain values that are "
                 "not finite (PowerSGD) or lose scaled ones");
-        scaler->bring_to(store());
+        scaler->move_to(store());
     }
     auto outcome = std::make_shared<StepOutcome>();
     if (options.rates) outcome->measured = std::make_shared<MeasuredStep>();
@@ -179,7 +178,7 @@ void Engine::end_join(const ForwardOfTensors& forward_of) {
     impl_->run.end_join(forward_of);
 }
 
-void Engine::give_up_join() noexcept { impl_->run.give_up_join(); }
+void Engine::abort_join() noexcept { impl_->run.abort_join(); }
 
 void Engine::set_reduction_hook(ReductionHook hook) {
     const OneThreadAtATime::Use use(one_thread(), "register_comm_hook");
@@ -200,13 +199,13 @@ void Engine::synchronize() {
     impl_->run.synchronize();
 }
 
-std::optional<int> Engine::stop_before_step(std::optional<int> why) {
+std::optional<int> Engine::poll_stop(std::optional<int> why) {
     if (!job()) return why;
     impl_->parts().ranks.stops()->want(why);
     return impl_->parts().ranks.stops()->before_next_report();
 }
 
-std::optional<int> Engine::agree_on_stop(std::optional<int> why) {
+std::optional<int> Engine::sync_stop(std::optional<int> why) {
     synchronize();
     Communicator* others = job();
     if (!others) return why;
@@ -259,7 +258,7 @@ std::uint64_t Engine::steps_done() {
 void Engine::set_steps_done(std::uint64_t steps) {
     const OneThreadAtATime::Use use(one_thread(), "set_steps_done");
     synchronize();
-    StepState state = read_step_state(impl_->parts());
+    StepCounters state = read_step_state(impl_->parts());
     state.step = steps;
     state.micro = 0;
     for (const DeviceIndex d : devices().indices()) write_step_state(impl_->parts(), d, state);
@@ -288,6 +287,27 @@ bool StepLoss::skipped() const { return done().skipped; }
 double StepLoss::grad_norm() const {
     if (const std::optional<double> norm = done().grad_norm) return *norm;
     throw InvalidArgument("grad_norm: the step has no norm to clip; expected StepOptions with a ClipGradNorm");
+}
+
+std::string imbalance_warning(const std::vector<DeviceInfo>& infos) {
+    constexpr double least = 0.75;
+    const auto check = [&](auto value) -> std::string {
+        std::size_t low = 0;
+        std::size_t high = 0;
+        for (std::size_t i = 1; i < infos.size(); ++i) {
+            if (value(infos[i]) < value(infos[low])) low = i;
+            if (value(infos[i]) > value(infos[high])) high = i;
+        }
+        if (infos.empty() || value(infos[low]) >= least * value(infos[high])) return {};
+        return fmt::format(
+            "There is an imbalance between your devices. You may want to exclude device {} which has less than 75% of "
+            "the memory or "
+            "cores of device {}. You can do so by naming the devices, or by setting the CUDA_VISIBLE_DEVICES "
+            "environment variable.",
+            low, high);
+    };
+    std::string text = check([](const DeviceInfo& info) { return static_cast<double>(info.total_memory); });
+    return text.empty() ? check([](const DeviceInfo& info) { return static_cast<double>(info.units); }) : text;
 }
 
 }  // namespace lockstep

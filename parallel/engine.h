@@ -22,7 +22,7 @@
 
 namespace lockstep {
 
-class ArenaCut;
+class ArenaPartition;
 class Communicator;
 class Engine;
 struct LoggedStep;
@@ -85,7 +85,7 @@ public:
     const EngineOptions& options() const;
     const std::shared_ptr<ParameterStore>& store() const;
     /// Maps parameter ranges to the device that updates them and holds their optimizer state.
-    const ArenaCut& cut() const;
+    const ArenaPartition& cut() const;
     /// The shards that this process computes; all shards unless the job has several processes.
     ShardRange held_shards() const;
     /// Device of a shard that this process computes, for callers that fill shards themselves.
@@ -115,7 +115,7 @@ public:
     /// that ended last. `forward_of`: for a rank that had no batch at all.
     void end_join(const ForwardOfTensors& forward_of);
     /// Abandons the scope; the other ranks detect that this rank has left.
-    void give_up_join() noexcept;
+    void abort_join() noexcept;
     /// For jobs only. Throws InvalidArgument if a hook is already registered, or if training has begun.
     void set_reduction_hook(ReductionHook hook);
     /// Waits for all steps. Throws their errors, and errors that eager calls found in inputs and gradients of the model
@@ -126,9 +126,9 @@ public:
     /// the same answer before the same step, at most four steps after the first request. Requests are exchanged with
     /// the status report of each step, at no extra communication. If there are several requests, the largest number is
     /// returned. Without a job the answer is immediate.
-    std::optional<int> stop_before_step(std::optional<int> why);
+    std::optional<int> poll_stop(std::optional<int> why);
     /// Same agreement between two steps, with an immediate answer. Waits for all steps. Collective.
-    std::optional<int> agree_on_stop(std::optional<int> why);
+    std::optional<int> sync_stop(std::optional<int> why);
     /// Sum of `value` over the processes of the job; `value` without a job. Waits for all steps. Collective.
     std::int64_t sum_over_ranks(std::int64_t value);
     /// Throws DeviceError naming device (or rank) and parameter if a replica differs from replica 0. Waits for all
@@ -153,7 +153,7 @@ public:
     std::uint64_t algorithm_trials() const;
 
     /// Number of times `forward` of the model was traced: once for each shard shape, mode and loss, and again for an
-    /// evicted program (EngineOptions::kept_programs).
+    /// evicted program (EngineOptions::program_cache_size).
     std::uint64_t traces() const;
     /// Operations enqueued on each device since construction.
     std::vector<std::uint64_t> operations_per_device() const;

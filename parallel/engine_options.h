@@ -24,8 +24,8 @@ enum class ReductionMode : std::uint8_t {
 
 /// Policy for a step whose loss is not finite.
 enum class NanPolicy : std::uint8_t {
-    stop,  ///< discard the step and throw StepError, at the latest two calls later
-    go_on  ///< apply the step as usual, as PyTorch does
+    stop,   ///< discard the step and throw StepError, at the latest two calls later
+    ignore  ///< apply the step as usual, as PyTorch does
 };
 
 struct EngineOptions {
@@ -46,7 +46,7 @@ struct EngineOptions {
     /// Maximum number of cached programs, one per batch size, mode, loss and optimizer. The least recently used one is
     /// evicted, and is traced again on its next use. A program whose forward has a pending backward is not evicted. A
     /// new program frees the activations of all except the eight most recently used programs.
-    int kept_programs = 64;
+    int program_cache_size = 64;
 
     // The following options are for several processes only.
     /// Bytes of the first range of gradients that is reduced; 0: 1 MiB, and `bucket_bytes` then defaults to 25 MiB.

@@ -2,14 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/parallel/data/files/utf8.h"
-#include "lockstep/parallel/events/histogram.h"
+#include "lockstep/parallel/data/images/codecs.h"
+#include "lockstep/parallel/events/encoding.h"
 #include "lockstep/parallel/events/log_writer.h"
-#include "lockstep/parallel/events/picture.h"
-#include "lockstep/parallel/events/wire.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 
@@ -29,7 +28,7 @@ namespace session_fields {
 constexpr unsigned status = 1;
 constexpr std::int64_t start = 1;
 }  // namespace session_fields
-namespace value_fields {  // of the only field of Summary
+namespace value_fields {  // the only field of Summary has `number`; the others are fields of its Value
 constexpr unsigned number = 1, tag = 1, simple_value = 2, image = 4, histogram = 5, tensor = 8, metadata = 9;
 }
 namespace image_fields {
@@ -50,7 +49,7 @@ double seconds_now() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// When and at which step something was logged.
+/// Time and step of a log entry.
 struct Moment {
     std::int64_t step = 0;
     double seconds = seconds_now();
@@ -77,8 +76,8 @@ WireMessage summary_of(const WireMessage& one) {
     return summary;
 }
 
-/// What every event file begins with; the second record makes readers forget what earlier files of the directory tell
-/// of this step and later ones.
+/// First records of every event file. The second one makes readers discard the entries of earlier files of the
+/// directory for this step and later ones.
 std::string first_records(std::int64_t step) {
     WireMessage version;
     version.real(event_fields::wall_time, seconds_now()).bytes(event_fields::file_version, "brain.Event:2");
@@ -92,8 +91,8 @@ void require_tag(const char* call, const std::string& tag) {
     if (tag.empty()) throw InvalidArgument(fmt::format("EventLog::{}: the tag is empty", call));
 }
 
-/// Host memory of a picture that comes as a tensor.
-internal::Picture picture_from(const std::string& tag, const Tensor& pixels) {
+/// Host memory of a picture that is given as a tensor.
+HostImage picture_from(const std::string& tag, const Tensor& pixels) {
     const bool flat = pixels.dims() == 2;
     if (pixels.dtype() != DType::u8 || (!flat && pixels.dims() != 3) || pixels.numel() == 0 ||
         (!flat && pixels.size(2) > 4))
@@ -101,15 +100,16 @@ internal::Picture picture_from(const std::string& tag, const Tensor& pixels) {
             fmt::format("EventLog::image: '{}' is {} of shape {}; expected u8 of shape (height, width) or (height, "
                         "width, channels) with 1 to 4 channels, none of them 0",
                         tag, name_of(pixels.dtype()), pixels.shape().str()));
-    return {pixels.size(0), pixels.size(1), flat ? 1 : static_cast<int>(pixels.size(2)),
-            pixels.to_vector<std::uint8_t>()};
+    constexpr std::array<ImageMode, 4> modes{ImageMode::grey, ImageMode::grey_alpha, ImageMode::rgb, ImageMode::rgba};
+    const auto channels = static_cast<std::size_t>(flat ? 1 : pixels.size(2));
+    return {pixels.size(0), pixels.size(1), modes[channels - 1], pixels.to_vector<std::uint8_t>(), {}};
 }
 
-WireMessage image_message(const std::string& tag, const internal::Picture& picture) {
+WireMessage image_message(const std::string& tag, const HostImage& picture) {
     WireMessage image;
     image.number(image_fields::height, picture.height)
         .number(image_fields::width, picture.width)
-        .number(image_fields::colorspace, picture.channels)
+        .number(image_fields::colorspace, picture.channels())
         .bytes(image_fields::encoded, internal::png_of(picture));
     return with_tag(tag).message(value_fields::image, image);
 }
@@ -190,7 +190,8 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
 void EventLog::image(const std::string& tag, const Tensor& pixels, std::int64_t step) {
     require_tag("image", tag);
     if (!writer()) return;
-    internal::Picture picture = picture_from(tag, pixels);
+    HostImage picture = picture_from(tag, pixels);
+    internal::require_codec("EventLog::image", "PNG");
     const std::size_t bytes = picture.pixels.size();
     writer_->put(bytes, [tag, moment = Moment{step}, picture = std::move(picture)](LogText& text) {
         text.events += moment.record(summary_of(image_message(tag, picture)));
@@ -210,7 +211,8 @@ void EventLog::mask(const std::string& tag, const Tensor& classes, std::int64_t 
     for (const std::int64_t index : indices)
         if (index > 255)
             throw InvalidArgument(fmt::format("EventLog::mask: '{}' has class {}; expected at most 255", tag, index));
-    internal::Picture picture = internal::coloured(classes.size(0), classes.size(1), indices);
+    internal::require_codec("EventLog::mask", "PNG");
+    HostImage picture = internal::coloured(classes.size(0), classes.size(1), indices);
     const std::size_t bytes = picture.pixels.size();
     writer_->put(bytes, [tag, moment = Moment{step}, picture = std::move(picture)](LogText& text) {
         text.events += moment.record(summary_of(image_message(tag, picture)));

@@ -7,8 +7,8 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/autograd.h"
-#include "lockstep/runtime/internal/public_call.h"
-#include "lockstep/runtime/internal/rest.h"
+#include "lockstep/runtime/internal/api_scope.h"
+#include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 #include "lockstep/runtime/placement.h"
 
@@ -38,7 +38,7 @@ std::vector<std::int64_t> part_sizes(const Shape& shape, int along, const Device
                                           chunk_sizes.size(), devices.size()));
     std::int64_t sum = 0;
     for (const std::int64_t chunk : chunk_sizes) {
-        // Checked one by one against what is left, so that no sum overflows.
+        // Compared one by one with the rest, so that no sum overflows.
         if (chunk < 1)
             throw InvalidArgument(fmt::format("scatter: a chunk size of {}; expected a positive number", chunk));
         if (chunk > size - sum)
@@ -71,7 +71,7 @@ std::vector<Tensor> cut_and_send(const Tensor& tensor, const Devices& devices, i
     return parts;
 }
 
-/// cat for dtypes that have no gradient.
+/// cat for dtypes without gradients.
 Tensor cat_plain(const std::vector<Tensor>& parts, int along, Device destination) {
     Shape shape = parts[0].shape();
     for (std::size_t i = 1; i < parts.size(); ++i) shape[along] += parts[i].size(along);
@@ -88,14 +88,14 @@ Tensor cat_plain(const std::vector<Tensor>& parts, int along, Device destination
 
 std::vector<Tensor> scatter(const Tensor& tensor, const Devices& devices, int dim,
                             const std::vector<std::int64_t>& chunk_sizes) {
-    const PublicCall call("scatter");
+    const ApiScope call("scatter");
     require_defined("scatter", tensor);
     const int along = scattered_dim(tensor, dim);
     return cut_and_send(tensor, devices, along, part_sizes(tensor.shape(), along, devices, chunk_sizes));
 }
 
 Tensor gather(const std::vector<Tensor>& tensors, Device destination, int dim) {
-    const PublicCall call("gather");
+    const ApiScope call("gather");
     if (tensors.empty()) detail::throw_no_outputs();
     for (const Tensor& tensor : tensors) require_defined("gather", tensor);
     if (!destination.is_host()) require_visible(destination);
@@ -120,7 +120,7 @@ Tensor gather(const std::vector<Tensor>& tensors, Device destination, int dim) {
 }
 
 std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices) {
-    const PublicCall call("broadcast");
+    const ApiScope call("broadcast");
     require_defined("broadcast", tensor);
     std::vector<Tensor> copies;
     for (const Device device : devices) copies.push_back(tensor.detach().to(device));
@@ -136,7 +136,7 @@ std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices) {
 }
 
 Tensor reduce_add(const std::vector<Tensor>& tensors, std::optional<Device> destination) {
-    const PublicCall call("reduce_add");
+    const ApiScope call("reduce_add");
     if (tensors.empty()) throw InvalidArgument("reduce_add: an empty list of tensors; expected at least one");
     for (const Tensor& tensor : tensors) require_defined("reduce_add", tensor);
     const Tensor& first = tensors[0];
@@ -162,7 +162,7 @@ namespace detail {
 
 std::vector<std::vector<Tensor>> scatter_leaves(const std::vector<Tensor>& leaves, const Devices& devices, int dim,
                                                 const std::vector<std::int64_t>& chunk_sizes) {
-    const PublicCall call("scatter");
+    const ApiScope call("scatter");
     const auto defined = [](const Tensor& leaf) { return leaf.defined(); };
     const auto first = std::find_if(leaves.begin(), leaves.end(), defined);
     if (first == leaves.end())
@@ -223,9 +223,9 @@ void rethrow_from_replica(std::size_t replica, const std::vector<NamedTensor>& m
     const std::string where = fmt::format("replica {} on {}: ", replica,
                                           members.empty() ? "no device" : members[0].member->tensor().device().str());
     try {
-        rest_all_streams();
+        drain_all_streams();
     } catch (const Error&) {
-        // What a device found later is no reason to hide what the caller did first.
+        // An error found later on a device must not hide the first one.
     }
     try {
         std::rethrow_exception(error);

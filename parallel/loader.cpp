@@ -10,10 +10,11 @@
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
-#include "lockstep/runtime/internal/ending.h"
-#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/one_thread.h"
 #include "lockstep/runtime/random.h"
+#include "lockstep/runtime/round_up.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
@@ -21,14 +22,14 @@ namespace lockstep {
 std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed, std::uint64_t epoch) {
     if (count < 0 || count > 0xffffffff)
         throw InvalidArgument(fmt::format("shuffled_order: {} rows; expected 0 to 2^32 - 1", count));
-    constexpr std::uint32_t ordinal = 0x6f726465;  // apart from the ordinals of masks, which count from 0
-    StepState key;
+    constexpr std::uint32_t ordinal = 0x6f726465;  // distinct from the ordinals of masks, which count from 0
+    StepCounters key;
     key.seed = seed;
     key.step = epoch;
     std::vector<std::int64_t> order(static_cast<std::size_t>(count));
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t left = order.size(); left > 1; --left) {
-        // 64 random bits scaled to `left`: a bias that nobody can see.
+        // 64 random bits scaled to `left`: each probability is off by less than 2^-64.
         const auto bits = philox(key, ordinal, left);
         const std::uint64_t low = (std::uint64_t{bits[1]} * left) >> 32;
         const std::uint64_t index = (std::uint64_t{bits[0]} * left + low) >> 32;
@@ -39,7 +40,7 @@ std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed,
 
 namespace detail {
 
-/// An epoch's rows in order; batch b has those from begins[b] to begins[b + 1].
+/// An epoch's rows in order; batch b has the rows from begins[b] to begins[b + 1].
 struct EpochOrder {
     std::vector<std::int64_t> rows;
     std::vector<std::int64_t> begins;
@@ -67,8 +68,8 @@ LoaderOptions checked(LoaderOptions options) {
     return options;
 }
 
-/// Throws InvalidArgument where `what`, which the caller's object reports, is negative, or more than this machine can
-/// hold with `bytes` for each: before anything is allocated.
+/// Throws InvalidArgument if `what`, reported by the user's object, is negative, or more than this machine can hold
+/// with `bytes` for each. Must be called before any allocation.
 void require_size(const char* what, std::int64_t size, std::size_t bytes) {
     const std::size_t most = total_memory() / bytes;
     if (size < 0 || static_cast<std::uint64_t>(size) > most)
@@ -97,7 +98,7 @@ std::size_t bytes_of_fields(std::span<const RowField> fields, std::int64_t rows,
             refuse("a batch of rows that fits in this machine's memory");
         if (empty) bytes = 0;
         offsets.push_back(total);
-        total += (bytes + field_alignment - 1) / field_alignment * field_alignment;
+        total += round_up(bytes, field_alignment);
     }
     return total;
 }
@@ -108,7 +109,7 @@ void require_count(const char* what, std::int64_t count, std::int64_t said) {
             "Loader: the sampler returned {} {} for this epoch; expected {}, as it declared", count, what, said));
 }
 
-/// Rows of the data set in the order that `options` want.
+/// Rows of the data set in the order that `options` select.
 std::vector<std::int64_t> rows_of_epoch(const LoaderOptions& options, std::int64_t size, std::uint64_t epoch) {
     if (options.sampler) return options.sampler.indices(epoch, options.batch_size);
     if (options.shuffle) return shuffled_order(size, options.seed, epoch);
@@ -133,7 +134,7 @@ EpochOrder batches_of_sampler(const AnySampler& sampler, std::uint64_t epoch) {
     return order;
 }
 
-/// Throws InvalidArgument where a sampler does not keep to what it said, or gives other rows than `size` has.
+/// Throws InvalidArgument if a sampler returns a different number of rows than announced, or rows outside `size`.
 EpochOrder order_of_epoch(const LoaderOptions& options, std::int64_t size, std::int64_t batches, std::uint64_t epoch) {
     EpochOrder order;
     if (options.sampler.is_batching()) {
@@ -160,7 +161,7 @@ struct BatchLoader::State {
     struct Slot {
         std::shared_ptr<Buffer> memory;
         std::vector<std::byte*> fields;
-        std::shared_ptr<std::vector<Event>> copied;  // after the copies out of it
+        std::shared_ptr<std::vector<Event>> copied;  // recorded after the copies from it
     };
 
     State(const Engine& engine, std::shared_ptr<const RowSource> read_from, const LoaderOptions& wanted)
@@ -194,15 +195,15 @@ struct BatchLoader::State {
                             "batch or fewer shards",
                             options.batch_size, engine.shards(),
                             engine.shards() - cut_batch(options.batch_size, engine.shards()).present));
-        // A rank reads the rows of its own shards alone. They are the most where every shard is full: a shorter batch
-        // may give a rank more rows than a longer one, but never shards with more rows.
+        // A rank reads only the rows of its shards. Their number is largest if every shard is full: a shorter batch may
+        // give a rank more rows than a longer one, but never shards with more rows.
         const std::int64_t most = std::min(options.batch_size, rows);
-        const std::int64_t most_held = std::min(most, cut_batch(most, engine.shards()).chunk * held.size());
+        const std::int64_t max_held = std::min(most, cut_batch(most, engine.shards()).chunk * held.size());
         std::vector<std::size_t> offsets;
-        const std::size_t bytes = bytes_of_fields(source->fields(), most_held, offsets);
+        const std::size_t bytes = bytes_of_fields(source->fields(), max_held, offsets);
         const auto slot_count = static_cast<std::size_t>(options.prefetch) + 1;
         require_size("prefetch + 1", static_cast<std::int64_t>(slot_count), std::max<std::size_t>(bytes, 1));
-        // One beyond those being read, so that reading goes on while the copies of the last one run.
+        // One more than those being read, so that reading continues while the copies of the last one run.
         slots.resize(slot_count);
         for (Slot& slot : slots) {
             slot.memory = Buffer::allocate_pinned(bytes);
@@ -215,7 +216,7 @@ struct BatchLoader::State {
 
     Slot& slot_of(std::int64_t batch) { return slots[number_of(batch)]; }
     std::size_t number_of(std::int64_t batch) const { return static_cast<std::size_t>(batch) % slots.size(); }
-    /// Where the rows of a batch begin in the epoch's order.
+    /// Position of a batch's first row in the epoch's order.
     std::int64_t begin_of(std::int64_t batch) const { return order.begins[static_cast<std::size_t>(batch)]; }
     BatchCut cut_of(std::int64_t batch) const {
         return cut_batch(begin_of(batch + 1) - begin_of(batch), static_cast<int>(devices.size()));
@@ -227,13 +228,13 @@ struct BatchLoader::State {
         return {cut.first_row(own.first), cut.first_row(own.last - 1) + cut.rows_of(own.last - 1)};
     }
 
-    /// Has as many batches read as there are free slots.
+    /// Starts reading as many batches as there are free slots.
     void read_ahead() {
         const std::int64_t most = options.workers > 0 ? std::ssize(slots) : 1;
         while (to_read < batches && to_read - to_upload < most) {
             Slot& slot = slot_of(to_read);
             if (slot.copied) {
-                const bool needed = to_read == to_upload;  // nothing else is being read: it is worth waiting
+                const bool needed = to_read == to_upload;  // no other batch is being read, so waiting is worthwhile
                 for (const Event& event : *slot.copied) {
                     if (needed)
                         event.synchronize();
@@ -251,7 +252,7 @@ struct BatchLoader::State {
         }
     }
 
-    /// Enqueues the copies of batch `to_upload`, which is read.
+    /// Enqueues the copies of batch `to_upload`, which has been read.
     void upload() {
         reader->wait(number_of(to_upload));
         Slot& slot = slot_of(to_upload);
@@ -273,15 +274,13 @@ struct BatchLoader::State {
                     continue;
                 }
                 const std::size_t bytes = fields[f].row_bytes() * static_cast<std::size_t>(cut.rows_of(shard));
-                auto impl = std::make_shared<TensorImpl>();
-                impl->storage = std::make_shared<Storage>();
-                impl->storage->buffer = Buffer::allocate(stream, bytes, "batches");
-                impl->meta = TensorMeta::contiguous(fields[f].dtype, shape, true);
+                std::shared_ptr<Buffer> buffer = Buffer::allocate(stream, bytes, "batches");
                 stream.copy(
-                    impl->storage->buffer->data(), device,
+                    buffer->data(), device,
                     slot.fields[f] + fields[f].row_bytes() * static_cast<std::size_t>(cut.first_row(shard) - first_row),
                     Device::host(), bytes);
-                shards[f].emplace_back(std::move(impl));
+                shards[f].push_back(
+                    tensor_over(std::move(buffer), TensorMeta::contiguous(fields[f].dtype, shape, true)));
             }
             if (own.contains(shard)) stream.record((*ready)[static_cast<std::size_t>(shard)]);
         }
@@ -312,25 +311,26 @@ struct BatchLoader::State {
     LoaderOptions options;
     std::shared_ptr<const RowSource> source;
     std::int64_t size;
-    std::int64_t batches = 0, rows = 0;  // of an epoch
-    std::vector<Device> devices;         // of the shards; any for those of other processes
+    std::int64_t batches = 0, rows = 0;  // numbers in an epoch
+    std::vector<Device> devices;         // devices of the shards; unused for those of other processes
     ShardRange held;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<std::vector<Event>>> events;
     std::uint64_t epoch = 0;
     EpochOrder order;
     std::deque<std::vector<ShardedTensor>> uploaded;
-    std::int64_t to_read = 0, to_upload = 0;  // batches
+    std::int64_t to_read = 0, to_upload = 0;  // numbers of the next batches
     std::uint64_t run = 0;
-    std::unique_ptr<internal::BatchReader> reader;  // goes first: its threads write into the slots
+    std::unique_ptr<internal::BatchReader> reader;  // destroyed first: its threads write into the slots
 };
 
 BatchLoader::BatchLoader(const Engine& engine, std::shared_ptr<const RowSource> source, const LoaderOptions& options)
     : state_(std::make_unique<State>(engine, std::move(source), options)) {}
 BatchLoader::~BatchLoader() {
     const bool of_parent = state_->made_in != forked::generation();
-    // A thread that is inside one of its calls, or reads for it, while another one ends the process, never comes back.
-    if (of_parent || (ending::begun() && (state_->one_thread.used_by_another() || state_->reader->is_reading_here())))
+    // A thread that is inside a call, or reads for one, while another thread ends the process, never returns.
+    if (of_parent ||
+        (process_exit::begun() && (state_->one_thread.used_by_another() || state_->reader->is_reading_here())))
         forked::keep(std::move(state_));
 }
 
@@ -352,7 +352,7 @@ std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) 
     state.order = std::move(order);
     state.epoch = epoch;
     state.to_read = state.to_upload = first_batch;
-    // Slots are taken by the number of the batch: copies of the last epoch may still read any of them.
+    // Slots are selected by the number of the batch: copies of the last epoch may still read any of them.
     for (State::Slot& slot : state.slots) {
         if (!slot.copied) continue;
         for (const Event& event : *slot.copied) event.synchronize();

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/data/any_sampler.h"
 #include "lockstep/parallel/data/dataset.h"
+#include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/runtime/error.h"
@@ -110,7 +110,7 @@ public:
                 return *this;
             }
             void operator++(int) { ++*this; }
-            bool operator==(std::default_sentinel_t) const { return !epoch_->there_; }
+            bool operator==(std::default_sentinel_t) const { return !epoch_->has_batch_; }
 
         private:
             Epoch* epoch_;
@@ -124,9 +124,9 @@ public:
     private:
         void advance() {
             std::vector<ShardedTensor> next = core_->next(run_);
-            there_ = !next.empty();
+            has_batch_ = !next.empty();
             batch_ = Batch();
-            if (there_) {
+            if (has_batch_) {
                 auto from = next.begin();
                 std::apply([&](auto&... field) { ((field = std::move(*from++)), ...); }, batch_);
             }
@@ -134,7 +134,7 @@ public:
         std::shared_ptr<detail::BatchLoader> core_;
         std::uint64_t run_;
         Batch batch_;
-        bool there_ = false;
+        bool has_batch_ = false;
     };
 
     /// Throws InvalidArgument if `first_batch` (the batch to resume at) is not in 0..batches(), and if the sampler

@@ -12,13 +12,14 @@
 #include <system_error>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
 namespace {
 
-/// Of a score that was computed at this point of the run.
-const double* fresh_score(const Run& run, const std::string& name) {
+/// The value of a score that was computed at this point of the run; otherwise null.
+const double* fresh_score(const Runner& run, const std::string& name) {
     const auto found = run.scores().find(name);
     return found != run.scores().end() && found->second.steps == run.state().steps ? &found->second.value : nullptr;
 }
@@ -29,8 +30,8 @@ bool is_better(double score, const std::optional<double>& best, bool higher_is_b
     return higher_is_better ? score > *best + min_delta : score < *best - min_delta;
 }
 
-/// At the end of an epoch, when all evaluations have been made once.
-void require_score(const Run& run, const std::string& name, const char* hook) {
+/// Called at the end of an epoch, after all evaluations have run once.
+void require_score(const Runner& run, const std::string& name, const char* hook) {
     if (run.scores().contains(name)) return;
     if (run.scores().empty())
         throw InvalidArgument(fmt::format("{}: score '{}' was not computed in this epoch; expected an Evaluation '{}'",
@@ -46,12 +47,11 @@ std::string replaced(std::string text, const std::string& what, std::uint64_t nu
     return text;
 }
 
-/// The field of the state that tells which files are there: by numbers, so that a checkpoint can name no others.
+/// Field of the state that lists the existing files, by numbers, so that a checkpoint cannot name other files.
 constexpr const char* kept_files = "kept checkpoints";
-/// The epoch and the steps of the last checkpoint that was saved as planned, or "epoch steps" of a state without the
-/// field. A run that was stopped between has saved its state elsewhere, and this checkpoint is still due.
+/// The epoch and the steps of the last planned checkpoint, or "epoch steps" of a state without the field. A run that
+/// was stopped in between has saved its state elsewhere, and this checkpoint is still due.
 constexpr const char* last_file = "last checkpoint";
-constexpr const char* score_field = "score ";
 
 bool has_number(const std::filesystem::path& file) {
     return file.string().find("{epoch}") != std::string::npos || file.string().find("{step}") != std::string::npos;
@@ -65,71 +65,18 @@ Evaluation::Evaluation(std::string name, std::function<double()> evaluate, int p
         throw InvalidArgument(fmt::format("Evaluation of {}: {} times an epoch; expected 1 or more", name_, per_epoch));
 }
 
-std::int64_t Evaluation::mark(const Run& run, std::int64_t number) const {
-    return (number * run.batches_per_epoch() + per_epoch_ - 1) / per_epoch_;
+std::int64_t Evaluation::mark(const Runner& run, std::int64_t number) const {
+    return ceil_div(number * run.batches_per_epoch(), per_epoch_);
 }
 
-void Run::note_rate_setter(const std::string& name, bool only_one) {
-    if (rate_setters_.contains(name))
-        throw InvalidArgument(fmt::format("Runner: {} is repeated; expected a unique name for each rate setter", name));
-    for (const auto& [other, must_be_only] : rate_setters_)
-        if (only_one || must_be_only)
-            throw InvalidArgument(
-                fmt::format("Runner: {} and {} both set the learning rate; expected one of them", other, name));
-    rate_setters_[name] = only_one;
-}
-
-std::vector<ChangedFact> changed_facts(const RunState& state, const std::map<std::string, std::string>& now) {
-    std::vector<ChangedFact> changed;
-    for (const auto& [name, value] : now) {
-        const auto before = state.fields.find(detail::fact + name);
-        if (before != state.fields.end() && before->second != value) changed.push_back({name, before->second, value});
-    }
-    return changed;
-}
-
-void detail::require_same_facts(const RunState& state, const std::map<std::string, std::string>& now,
-                                const std::vector<std::string>& may_change) {
-    for (const std::string& name : may_change)
-        if (!now.contains(name))
-            throw InvalidArgument(fmt::format("Runner: may_change names '{}'; expected a fact of the run", name));
-    std::string text;
-    for (const auto& [name, before, value] : changed_facts(state, now))
-        if (std::find(may_change.begin(), may_change.end(), name) == may_change.end())
-            text += fmt::format("{}{} is '{}', and the run has '{}'", text.empty() ? "" : "; ", name, value, before);
-    if (!text.empty())
-        throw InvalidArgument(fmt::format("Runner: {}; expected the same, or the name in may_change", text));
-}
-
-std::string detail::text_of(const std::vector<GradientClip>& clip) {
-    std::string text;
-    for (const GradientClip& one : clip) {
-        if (!text.empty()) text += ", ";
-        if (const auto* norm = std::get_if<ClipGradNorm>(&one))
-            text += fmt::format("norm {} of order {} in group {}", norm->max_norm, norm->norm_type, norm->group);
-        else
-            text += fmt::format("value {} in group {}", std::get<ClipGradValue>(one).clip_value,
-                                std::get<ClipGradValue>(one).group);
-    }
-    return text.empty() ? "none" : text;
-}
-
-std::map<std::string, Score> detail::scores_in(const RunState& state) {
-    std::map<std::string, Score> scores;
-    for (const auto& [field, text] : state.fields)
-        if (field.starts_with(score_field))
-            scores[field.substr(std::string_view(score_field).size())] = {number_in(state, field).value(), state.steps};
-    return scores;
-}
-
-std::optional<std::int64_t> Evaluation::next_pause(const Run& run) const {
+std::optional<std::int64_t> Evaluation::next_pause(const Runner& run) const {
     for (std::int64_t i = 1; i < per_epoch_; ++i)
         if (const std::int64_t batch = mark(run, i); batch > run.state().batch && batch < run.batches_per_epoch())
             return static_cast<std::int64_t>(run.state().steps) + batch - run.state().batch;
     return std::nullopt;
 }
 
-bool Evaluation::is_due(const Run& run) const {
+bool Evaluation::is_due(const Runner& run) const {
     const RunState& state = run.state();
     if (run.is_over()) return run.stopped().value_or(0) == 0;
     if (state.batch == 0) return true;
@@ -138,7 +85,7 @@ bool Evaluation::is_due(const Run& run) const {
     return false;
 }
 
-void Evaluation::evaluate(Run& run) {
+void Evaluation::evaluate(Runner& run) {
     if (is_due(run) && !fresh_score(run, name_)) run.set_score(name_, evaluate_());
 }
 
@@ -157,7 +104,7 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
             "SaveCheckpoints: only one of best and score; expected both a file and the name of its score");
 }
 
-void SaveCheckpoints::before_run(Run& run) {
+void SaveCheckpoints::before_run(Runner& run) {
     if (!run.fields().contains(last_file)) note_last(run);
     const auto kept = run.state().fields.find(kept_files);
     if (options_.keep == 0 || kept == run.state().fields.end()) return;
@@ -169,37 +116,37 @@ void SaveCheckpoints::before_run(Run& run) {
             fmt::format("the checkpoint's field '{}' is '{}'; expected integers", kept_files, kept->second));
 }
 
-void SaveCheckpoints::after_epoch(Run& run) {
+void SaveCheckpoints::after_epoch(Runner& run) {
     if (!options_.best.empty()) require_score(run, options_.score, "SaveCheckpoints");
 }
 
-void SaveCheckpoints::save_if_due(Run& run) {
-    hear_of_saves(run);
+void SaveCheckpoints::save_if_due(Runner& run) {
+    poll_saves(run);
     if (run.is_over())
         save_at_end(run);
     else
-        save_what_is_due(run);
+        save_due(run);
 }
 
-void SaveCheckpoints::save_at_end(Run& run) {
+void SaveCheckpoints::save_at_end(Runner& run) {
     const bool interrupted = run.stopped().value_or(0) != 0 && !options_.interrupted.empty();
-    if (!interrupted) save_what_is_due(run);
+    if (!interrupted) save_due(run);
     const bool saves = options_.at_end && (interrupted || saved_ != run.state().steps);
     try {
         writer_.wait();
     } catch (const std::exception&) {
-        hear_of_saves(run);
-        if (!saves) throw;  // otherwise a newer one follows, and there was a warning of this one
+        poll_saves(run);
+        if (!saves) throw;  // otherwise a newer one follows, and this failure was a warning
     }
-    hear_of_saves(run);
+    poll_saves(run);
     if (saves) save_last(run, interrupted);
 }
 
-void SaveCheckpoints::note_last(Run& run) {
+void SaveCheckpoints::note_last(Runner& run) {
     run.fields()[last_file] = fmt::format("{} {}", run.state().epoch, run.state().steps);
 }
 
-void SaveCheckpoints::save_last(Run& run, bool interrupted) {
+void SaveCheckpoints::save_last(Runner& run, bool interrupted) {
     saved_ = run.state().steps;
     std::filesystem::path file = options_.interrupted;
     if (!interrupted) {
@@ -210,14 +157,14 @@ void SaveCheckpoints::save_last(Run& run, bool interrupted) {
     note_scores(run);
     note_files(run);
     run.save(file);
-    hear_of(run, {file});
+    on_saved(run, {file});
 }
 
 std::filesystem::path SaveCheckpoints::file_of(const Numbers& numbers) const {
     return replaced(replaced(options_.file.string(), "{epoch}", numbers.epoch), "{step}", numbers.steps);
 }
 
-bool SaveCheckpoints::is_due(const Run& run) const {
+bool SaveCheckpoints::is_due(const Runner& run) const {
     const RunState& state = run.state();
     if (state.steps == 0 || saved_ == state.steps || (options_.at_end && run.is_complete())) return false;
     const auto steps = static_cast<std::int64_t>(state.steps), epochs = static_cast<std::int64_t>(state.epoch);
@@ -228,12 +175,12 @@ bool SaveCheckpoints::is_due(const Run& run) const {
     return last == state.fields.end() || last->second != fmt::format("{} {}", state.epoch, state.steps);
 }
 
-bool SaveCheckpoints::is_best(const Run& run) const {
+bool SaveCheckpoints::is_best(const Runner& run) const {
     const double* const score = options_.best.empty() ? nullptr : fresh_score(run, options_.score);
     return score && is_better(*score, number_in(run.state(), "best " + options_.score), options_.higher_is_better);
 }
 
-void SaveCheckpoints::save_what_is_due(Run& run) {
+void SaveCheckpoints::save_due(Runner& run) {
     std::vector<std::filesystem::path> files;
     if (is_best(run)) {
         run.fields()["best " + options_.score] = field_of(*fresh_score(run, options_.score));
@@ -248,22 +195,22 @@ void SaveCheckpoints::save_what_is_due(Run& run) {
     if (!files.empty()) save(run, files);
 }
 
-void SaveCheckpoints::save(Run& run, const std::vector<std::filesystem::path>& files) {
+void SaveCheckpoints::save(Runner& run, const std::vector<std::filesystem::path>& files) {
     note_scores(run);
     note_files(run);
     run.save(writer_, files);
-    hear_of_saves(run);
+    poll_saves(run);
 }
 
-void SaveCheckpoints::note_scores(Run& run) const {
+void SaveCheckpoints::note_scores(Runner& run) const {
     for (const auto& [name, score] : run.scores())
         if (score.steps == run.state().steps)
-            run.fields()[score_field + name] = field_of(score.value);
+            run.fields()[detail::score_field + name] = field_of(score.value);
         else
-            run.fields().erase(score_field + name);
+            run.fields().erase(detail::score_field + name);
 }
 
-void SaveCheckpoints::note_files(Run& run) const {
+void SaveCheckpoints::note_files(Runner& run) const {
     if (options_.keep == 0) return;
     std::vector<Numbers> all(files_.begin(), files_.end());
     all.insert(all.end(), begun_.begin(), begun_.end());
@@ -273,11 +220,11 @@ void SaveCheckpoints::note_files(Run& run) const {
     run.fields()[kept_files] = text;
 }
 
-void SaveCheckpoints::hear_of_saves(const Run& run) {
-    for (const FinishedSave& save : writer_.finished()) hear_of(run, save);
+void SaveCheckpoints::poll_saves(const Runner& run) {
+    for (const FinishedSave& save : writer_.finished()) on_saved(run, save);
 }
 
-void SaveCheckpoints::hear_of(const Run& run, const FinishedSave& save) {
+void SaveCheckpoints::on_saved(const Runner& run, const FinishedSave& save) {
     std::optional<Numbers> numbers;
     if (!begun_.empty() && save.checkpoint == file_of(begun_.front())) {
         numbers = begun_.front();
@@ -290,22 +237,22 @@ void SaveCheckpoints::hear_of(const Run& run, const FinishedSave& save) {
     remove_old_files(run);
 }
 
-void SaveCheckpoints::remove_old_files(const Run& run) {
-    // One that was saved again counts once, where it came last.
+void SaveCheckpoints::remove_old_files(const Runner& run) {
+    // A checkpoint that was saved again counts once, at its last position.
     const std::filesystem::path newest = file_of(files_.back());
     files_.erase(std::remove_if(files_.begin(), std::prev(files_.end()),
                                 [&](const Numbers& numbers) { return file_of(numbers) == newest; }),
                  std::prev(files_.end()));
     while (files_.size() > options_.keep) {
         const std::filesystem::path old = file_of(files_.front());
-        std::error_code ignored;  // whoever took it away has done what was to be done
-        if (run.leads())
+        std::error_code ignored;  // a file that has already been removed is not an error
+        if (run.is_rank0())
             for (const auto& file : {resume_path(old), old}) std::filesystem::remove(file, ignored);
         files_.pop_front();
     }
 }
 
-void FollowSchedule::before_run(Run& run) {
+void FollowSchedule::before_run(Runner& run) {
     run.note_rate_setter(fmt::format("FollowSchedule '{}'", name_), false);
     std::map<std::string, double> state;
     for (const auto& [name, value] : schedule_->state())
@@ -314,11 +261,11 @@ void FollowSchedule::before_run(Run& run) {
     if (by_ == ScheduleBy::epoch) follow(static_cast<std::int64_t>(run.state().epoch));
 }
 
-void FollowSchedule::before_step(Run& run) {
+void FollowSchedule::before_step(Runner& run) {
     if (by_ == ScheduleBy::step) follow(static_cast<std::int64_t>(run.state().steps));
 }
 
-void FollowSchedule::after_epoch(Run& run) {
+void FollowSchedule::after_epoch(Runner& run) {
     if (by_ == ScheduleBy::epoch) follow(static_cast<std::int64_t>(run.state().epoch));
 }
 
@@ -326,11 +273,11 @@ void FollowSchedule::follow(std::int64_t to) {
     while (schedule_->last_epoch() < to) schedule_->step();
 }
 
-void FollowSchedule::before_save(Run& run) {
+void FollowSchedule::before_save(Runner& run) {
     for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = field_of(value);
 }
 
-void FollowPlateau::before_run(Run& run) {
+void FollowPlateau::before_run(Runner& run) {
     run.note_rate_setter(fmt::format("FollowPlateau '{}'", name_), false);
     std::map<std::string, double> state;
     for (const auto& [name, value] : schedule_->state())
@@ -338,33 +285,33 @@ void FollowPlateau::before_run(Run& run) {
     if (!state.empty()) schedule_->load_state(state);
 }
 
-void FollowPlateau::after_epoch(Run& run) {
+void FollowPlateau::after_epoch(Runner& run) {
     require_score(run, score_, "FollowPlateau");
-    look(run);
+    check_score(run);
 }
 
-void FollowPlateau::look(const Run& run) {
+void FollowPlateau::check_score(const Runner& run) {
     const double* const score = fresh_score(run, score_);
-    if (!score || looked_ == run.state().steps) return;
-    looked_ = run.state().steps;
+    if (!score || checked_steps_ == run.state().steps) return;
+    checked_steps_ = run.state().steps;
     schedule_->step(*score);
 }
 
-void FollowPlateau::before_save(Run& run) {
+void FollowPlateau::before_save(Runner& run) {
     for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = field_of(value);
 }
 
-void LogRun::before_run(Run& run) {
-    if (!run.has_pause_left()) logged_ = run.state().steps;  // by the run that this one resumes
+void LogRun::before_run(Runner& run) {
+    if (!run.has_pending_pause()) logged_ = run.state().steps;  // logged by the run that this one resumes
     if (run.state().steps > 0) lr_ = run.optimizer().lr();
 }
 
-void LogRun::after_step(Run& run, const StepReport& step) {
+void LogRun::after_step(Runner& run, const StepReport& step) {
     lr_ = step.lr;
-    if (run.leads()) log_->scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
+    if (run.is_rank0()) log_->scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
 }
 
-void LogRun::log_scores(Run& run, bool always) {
+void LogRun::log_scores(Runner& run, bool always) {
     const std::uint64_t steps = run.state().steps;
     std::vector<LoggedNumber> numbers{{"epoch", run.state().epoch}};
     for (const auto& [name, score] : run.scores()) {
@@ -373,7 +320,7 @@ void LogRun::log_scores(Run& run, bool always) {
         std::replace(tag.begin(), tag.end(), ' ', '_');
         numbers.emplace_back(tag, score.value);
     }
-    if (run.leads() && steps > 0 && logged_ != steps && (always || numbers.size() > 1)) {
+    if (run.is_rank0() && steps > 0 && logged_ != steps && (always || numbers.size() > 1)) {
         numbers.emplace_back("lr", lr_.value_or(run.optimizer().lr()));
         log_->scalars(static_cast<std::int64_t>(steps) - 1, numbers);
         logged_ = steps;
@@ -389,19 +336,19 @@ StopEarly::StopEarly(std::string score, int patience, double min_delta, bool hig
         throw InvalidArgument(fmt::format("StopEarly on {}: a patience of {}; expected 1 or more", score_, patience));
 }
 
-void StopEarly::before_run(Run& run) {
+void StopEarly::before_run(Runner& run) {
     if (number_in(run.state(), waited()).value_or(0) >= patience_) run.end();
 }
 
-void StopEarly::after_epoch(Run& run) {
+void StopEarly::after_epoch(Runner& run) {
     require_score(run, score_, "StopEarly");
-    look(run);
+    check_score(run);
 }
 
-void StopEarly::look(Run& run) {
+void StopEarly::check_score(Runner& run) {
     const double* const score = fresh_score(run, score_);
-    if (!score || looked_ == run.state().steps) return;
-    looked_ = run.state().steps;
+    if (!score || checked_steps_ == run.state().steps) return;
+    checked_steps_ = run.state().steps;
     const std::string best = "early stop: best " + score_;
     if (is_better(*score, number_in(run.state(), best), higher_is_better_, min_delta_)) {
         run.fields()[best] = field_of(*score);

@@ -13,7 +13,7 @@
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/parallel/event_log.h"
-#include "lockstep/parallel/run.h"
+#include "lockstep/parallel/runner.h"
 
 namespace lockstep {
 
@@ -23,13 +23,13 @@ class Evaluation : public RunHook {
 public:
     /// `evaluate` is called on all ranks, and may change the model's mode.
     Evaluation(std::string name, std::function<double()> evaluate, int per_epoch = 1);
-    std::optional<std::int64_t> next_pause(const Run& run) const override;
-    void evaluate(Run& run) override;
+    std::optional<std::int64_t> next_pause(const Runner& run) const override;
+    void evaluate(Runner& run) override;
 
 private:
-    bool is_due(const Run& run) const;
+    bool is_due(const Runner& run) const;
     /// The batch of an epoch after which evaluation `number` is due.
-    std::int64_t mark(const Run& run, std::int64_t number) const;
+    std::int64_t mark(const Runner& run, std::int64_t number) const;
     std::string name_;
     std::function<double()> evaluate_;
     int per_epoch_;
@@ -59,9 +59,9 @@ class SaveCheckpoints : public RunHook {
 public:
     /// Throws InvalidArgument for inconsistent options.
     explicit SaveCheckpoints(SaveCheckpointsOptions options);
-    void before_run(Run& run) override;
-    void after_epoch(Run& run) override;
-    void save_if_due(Run& run) override;
+    void before_run(Runner& run) override;
+    void after_epoch(Runner& run) override;
+    void save_if_due(Runner& run) override;
     /// Called with the file name when a checkpoint is complete, between steps or before one.
     std::function<void(const std::filesystem::path&)> on_save;
 
@@ -72,19 +72,19 @@ private:
         friend bool operator==(const Numbers&, const Numbers&) = default;
     };
     std::filesystem::path file_of(const Numbers& numbers) const;
-    bool is_due(const Run& run) const;
-    void save_at_end(Run& run);
-    bool is_best(const Run& run) const;
-    void save_what_is_due(Run& run);
-    void save(Run& run, const std::vector<std::filesystem::path>& files);
+    bool is_due(const Runner& run) const;
+    void save_at_end(Runner& run);
+    bool is_best(const Runner& run) const;
+    void save_due(Runner& run);
+    void save(Runner& run, const std::vector<std::filesystem::path>& files);
     /// Store in the state the scores at this point of the run, and the list of retained files.
-    void note_scores(Run& run) const;
-    void note_files(Run& run) const;
-    static void note_last(Run& run);
-    void save_last(Run& run, bool interrupted);
-    void hear_of_saves(const Run& run);
-    void hear_of(const Run& run, const FinishedSave& save);
-    void remove_old_files(const Run& run);
+    void note_scores(Runner& run) const;
+    void note_files(Runner& run) const;
+    static void note_last(Runner& run);
+    void save_last(Runner& run, bool interrupted);
+    void poll_saves(const Runner& run);
+    void on_saved(const Runner& run, const FinishedSave& save);
+    void remove_old_files(const Runner& run);
 
     SaveCheckpointsOptions options_;
     CheckpointWriter writer_;
@@ -104,10 +104,10 @@ public:
     /// Stores the reference. `name`: prefix of the state's fields; must be unique among the schedules of a run.
     explicit FollowSchedule(LRSchedule& schedule, ScheduleBy by = ScheduleBy::epoch, std::string name = "schedule")
         : schedule_(&schedule), by_(by), name_(std::move(name)) {}
-    void before_run(Run& run) override;
-    void before_step(Run& run) override;
-    void after_epoch(Run& run) override;
-    void before_save(Run& run) override;
+    void before_run(Runner& run) override;
+    void before_step(Runner& run) override;
+    void after_epoch(Runner& run) override;
+    void before_save(Runner& run) override;
 
 private:
     void follow(std::int64_t to);
@@ -122,16 +122,16 @@ public:
     /// Stores the reference. `score`: name of an Evaluation. `name`: prefix of the state's fields.
     FollowPlateau(ReduceLROnPlateau& schedule, std::string score, std::string name = "plateau")
         : schedule_(&schedule), score_(std::move(score)), name_(std::move(name)) {}
-    void before_run(Run& run) override;
-    void at_pause(Run& run) override { look(run); }
-    void after_epoch(Run& run) override;
-    void before_save(Run& run) override;
+    void before_run(Runner& run) override;
+    void at_pause(Runner& run) override { check_score(run); }
+    void after_epoch(Runner& run) override;
+    void before_save(Runner& run) override;
 
 private:
-    void look(const Run& run);
+    void check_score(const Runner& run);
     ReduceLROnPlateau* schedule_;
     std::string score_, name_;
-    std::optional<std::uint64_t> looked_;  // number of steps at the last score passed
+    std::optional<std::uint64_t> checked_steps_;  // number of steps at the last score passed
 };
 
 /// Writes a run to a log. For every step: loss, epoch and rows. For every evaluation: all current scores (with
@@ -141,15 +141,15 @@ class LogRun : public RunHook {
 public:
     /// Stores the reference. Only rank 0 writes.
     explicit LogRun(EventLog& log) : log_(&log) {}
-    void before_run(Run& run) override;
-    void before_save(Run&) override { log_->flush(); }
-    void after_step(Run& run, const StepReport& step) override;
-    void at_pause(Run& run) override { log_scores(run, false); }
-    void after_epoch(Run& run) override { log_scores(run, true); }
-    void after_run(Run& run) override { log_scores(run, false); }
+    void before_run(Runner& run) override;
+    void before_save(Runner&) override { log_->flush(); }
+    void after_step(Runner& run, const StepReport& step) override;
+    void at_pause(Runner& run) override { log_scores(run, false); }
+    void after_epoch(Runner& run) override { log_scores(run, true); }
+    void after_run(Runner& run) override { log_scores(run, false); }
 
 private:
-    void log_scores(Run& run, bool always);
+    void log_scores(Runner& run, bool always);
     EventLog* log_;
     std::uint64_t logged_ = 0;  // number of steps at the last logged scores
     std::optional<double> lr_;  // learning rate of the last step
@@ -162,7 +162,7 @@ class SetSamplerEpoch : public RunHook {
 public:
     /// Stores the reference.
     explicit SetSamplerEpoch(Sampler& sampler) : sampler_(&sampler) {}
-    void before_epoch(Run& run) override { sampler_->set_epoch(static_cast<std::int64_t>(run.state().epoch)); }
+    void before_epoch(Runner& run) override { sampler_->set_epoch(static_cast<std::int64_t>(run.state().epoch)); }
 
 private:
     Sampler* sampler_;
@@ -174,18 +174,18 @@ class StopEarly : public RunHook {
 public:
     /// An improvement is a change by more than `min_delta`. Throws InvalidArgument for a patience below 1.
     StopEarly(std::string score, int patience, double min_delta = 0, bool higher_is_better = true);
-    void before_run(Run& run) override;
-    void at_pause(Run& run) override { look(run); }
-    void after_epoch(Run& run) override;
+    void before_run(Runner& run) override;
+    void at_pause(Runner& run) override { check_score(run); }
+    void after_epoch(Runner& run) override;
 
 private:
-    void look(Run& run);
+    void check_score(Runner& run);
     static std::string waited();  ///< the field that counts evaluations without improvement
     std::string score_;
     int patience_;
     double min_delta_;
     bool higher_is_better_;
-    std::optional<std::uint64_t> looked_;  // number of steps at the last score examined
+    std::optional<std::uint64_t> checked_steps_;  // number of steps at the last score examined
 };
 
 }  // namespace lockstep

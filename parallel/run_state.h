@@ -1,4 +1,5 @@
-// State of a run in a checkpoint, next to weights and optimizer.
+// State of a run in a checkpoint, next to weights and optimizer. Runner stores and restores it; these functions are for
+// custom loops.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,9 @@
 #include <string>
 
 namespace lockstep {
+
+class AdaptiveRates;
+class GradScaler;
 
 /// Position and data of a run.
 struct RunState {
@@ -26,5 +30,18 @@ struct RunState {
 std::string field_of(double value);
 /// The number in a field of the run, or nullopt if it has no such field. Throws DataError if the text is not a number.
 std::optional<double> number_in(const RunState& run, const std::string& field);
+
+/// Writes the scaler's state into the fields of a run that will be saved, as "grad_scaler NAME". Removes these fields
+/// if the scaler is disabled. Waits for the steps so far.
+void store_scaler(GradScaler& scaler, RunState& run);
+
+/// Restores the scaler from the fields of `run`. Returns false, with the scaler unchanged, if `run` has no such fields.
+/// Throws DataError for fields that are not numbers, InvalidArgument as GradScaler::load_state.
+bool restore_scaler(GradScaler& scaler, const RunState& run);
+
+/// Write and restore the state of the rates in the same way, as "AdaScale NAME" or under the name() of the rates.
+/// Throw InvalidArgument while steps are in flight: `synchronize()` of the wrapper waits for them.
+void store_rates(AdaptiveRates& rates, RunState& run);
+bool restore_rates(AdaptiveRates& rates, const RunState& run);
 
 }  // namespace lockstep

@@ -4,10 +4,16 @@
 //     runner.add(ls::Evaluation("accuracy", [&] { return ls::accuracy(model, test); }));
 //     runner.add(ls::SaveCheckpoints({.file = "net.safetensors", .every_epochs = 1}));
 //     runner.run();
+//
+// run_hooks.h has predefined hooks. A custom hook overrides the events that it handles:
+//
+//     struct PrintLoss : ls::RunHook {
+//         void after_step(ls::Runner&, const ls::StepReport& step) override { fmt::print("{}\n", step.loss); }
+//     };
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -17,14 +23,73 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/summary.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/checkpoint_writer.h"
-#include "lockstep/parallel/run.h"
-#include "lockstep/parallel/step_state.h"
-#include "lockstep/parallel/training_loop.h"
-#include "lockstep/runtime/error.h"
+#include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/loader.h"
+#include "lockstep/parallel/run_state.h"
+#include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/stop_signals.h"
 
 namespace lockstep {
+
+class Runner;
+class Throughput;
+
+/// A completed step.
+struct StepReport {
+    std::uint64_t epoch = 0;
+    std::int64_t step = 0;  ///< counted from 0 over the whole run
+    std::int64_t rows = 0;
+    double loss = 0;
+    // The following settings are those of this step; optimizer and adaptive rates may already have those of a later
+    // step.
+    double lr = 0;        ///< learning rate of the optimizer's first group
+    double momentum = 0;  ///< momentum of that group; 0 for an optimizer without this setting
+    double gain = 1;      ///< AdaptiveRates::gain
+};
+
+/// Callbacks of a run, called in the order in which hooks were added. "Between steps" means that no step is in flight
+/// and the model may be used. An exception from a hook ends the run. At a pause, at the end of an epoch and at the end
+/// of the run, all hooks get `evaluate`, then `at_pause`, `after_epoch` or `after_run`, then `save_if_due`. The order
+/// of hooks therefore does not affect the content of a checkpoint. If a signal stops the run at a pause or at the end
+/// of an epoch, the run that resumes it makes those calls.
+class RunHook {
+public:
+    virtual ~RunHook() = default;
+    /// Before a checkpoint is saved. The hook stores the data that it needs to resume in fields().
+    virtual void before_save(Runner& run) { static_cast<void>(run); }
+    /// Between steps, before the first.
+    virtual void before_run(Runner& run) { static_cast<void>(run); }
+    /// Between steps, before the first step of an epoch; in a resumed epoch, before the first remaining step.
+    virtual void before_epoch(Runner& run) { static_cast<void>(run); }
+    /// Before a step is enqueued, while earlier ones may be in flight.
+    virtual void before_step(Runner& run) { static_cast<void>(run); }
+    /// When the loss of a step is known, about two steps later.
+    virtual void after_step(Runner& run, const StepReport& step) {
+        static_cast<void>(run);
+        static_cast<void>(step);
+    }
+    /// Number of steps after which the run pauses next, greater than that of state(); nullopt: never.
+    virtual std::optional<std::int64_t> next_pause(const Runner& run) const {
+        static_cast<void>(run);
+        return std::nullopt;
+    }
+    /// Between steps: computes the scores at this point of the run, if they are due.
+    virtual void evaluate(Runner& run) { static_cast<void>(run); }
+    /// Between steps, when the run has paused for any hook.
+    virtual void at_pause(Runner& run) { static_cast<void>(run); }
+    /// Between steps, after the last step of an epoch; state() is already at the next epoch.
+    virtual void after_epoch(Runner& run) { static_cast<void>(run); }
+    /// Between steps, after the last step. Also called if the run was stopped, but not if it ends by an exception.
+    virtual void after_run(Runner& run) { static_cast<void>(run); }
+    /// Saves a checkpoint if one is due. Called between steps, after all other calls for that point of the run, and
+    /// before each step, before `before_step` of any hook.
+    virtual void save_if_due(Runner& run) { static_cast<void>(run); }
+};
 
 struct RunnerOptions {
     /// Number of epochs of the whole run, including those before a resume.
@@ -40,28 +105,43 @@ struct RunnerOptions {
     StepOptions step = {};  ///< options of every step; the states of its scaler and rates are stored in checkpoints
 };
 
-/// Trains on a loader whose rows are (input, target).
-template <class Model, class Data, class LossFunction>
-class Runner final : public Run {
+/// A fact whose value differs between a run and the run that resumes it.
+struct ChangedFact {
+    std::string name, before, now;
+};
+
+/// The facts in `now` whose value in the state differs. A fact that the state lacks (an earlier version) is not
+/// reported.
+std::vector<ChangedFact> changed_facts(const RunState& state, const std::map<std::string, std::string>& now);
+
+/// The result of an evaluation.
+struct Score {
+    double value = 0;
+    std::uint64_t steps = 0;  ///< number of steps before the evaluation
+};
+
+namespace detail {
+
+/// Prefixes of the fields of a state that hold facts and scores.
+inline constexpr const char* fact = "fact ";
+inline constexpr const char* score_field = "score ";
+
+}  // namespace detail
+
+/// Trains on a loader whose rows are (input, target). Losses are read later, so that the host never waits for the step
+/// that it has just enqueued. All processes of a job must have the same hooks, and each hook must make the same
+/// decisions on all of them.
+class Runner {
 public:
     /// Stores references to model, optimizer and loader. Throws InvalidArgument if neither epochs nor steps are set.
+    template <class Model, class Data, class LossFunction>
     Runner(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss, const RunnerOptions& options)
-        : model_(model),
-          optimizer_(optimizer),
-          loader_(loader),
-          options_(options),
-          trainer_(
-              model, optimizer, loader, std::move(loss), [this](const StepReport& step) { return tell(step); },
-              options.step) {
-        if (options.epochs == (std::numeric_limits<std::uint64_t>::max)() && !options.steps)
-            throw InvalidArgument("Runner: neither epochs nor steps; expected a number of either");
-        trainer_.before_step([this](std::int64_t step) {
-            state_.steps = static_cast<std::uint64_t>(step);
-            state_.batch = step - first_step_;
-            each(&RunHook::save_if_due);
-            each(&RunHook::before_step);
-        });
-    }
+        : Runner(std::make_unique<TypesOf<Model, Data, LossFunction>>(model, optimizer, loader, std::move(loss),
+                                                                      options.step),
+                 optimizer, options) {}
+    ~Runner();
+    Runner(const Runner&) = delete;
+    Runner& operator=(const Runner&) = delete;
 
     /// Adds a hook, which is called after those added before it, and returns a reference to the stored one. A hook that
     /// another hook adds during the run is called from the next event on, without `before_run`.
@@ -73,139 +153,165 @@ public:
         return result;
     }
     /// All facts that determine the result: RunnerOptions::facts and those that Runner records itself.
-    std::map<std::string, std::string> facts() const {
-        const LoaderOptions& order = loader_.options();
-        std::map<std::string, std::string> all = options_.facts;
-        all.try_emplace("rows", std::to_string(loader_.rows()));
-        all.try_emplace("batch-size", std::to_string(order.batch_size));
-        if (order.shuffle) all.try_emplace("seed", std::to_string(order.seed));
-        all.try_emplace("accumulation-steps", std::to_string(options_.step.accumulation_steps));
-        all.try_emplace("clip", detail::text_of(options_.step.clip));
-        all.try_emplace("rates", options_.step.rates ? options_.step.rates->name() : "none");
-        return all;
-    }
+    std::map<std::string, std::string> facts() const;
     /// Resumes from `state`, as returned by load_checkpoint. Throws as restore_scaler and restore_rates;
     /// InvalidArgument for facts that have changed and are not in `may_change`, and for a different batch size within
     /// an epoch.
-    void go_on_from(const RunState& state) {
-        detail::require_same_facts(state, facts(), options_.may_change);
-        if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
-        if (options_.step.rates) restore_rates(*options_.step.rates, state);
-        if (state.batch > 0 && state.batch_size > 0 && state.batch_size != loader_.options().batch_size)
-            throw InvalidArgument("Runner: " + std::to_string(loader_.options().batch_size) +
-                                  " rows a step; expected " + std::to_string(state.batch_size) +
-                                  ", because the run was stopped within an epoch with that batch size");
-        state_ = state;
-        scores_ = detail::scores_in(state);
-        trainer_.set_steps(static_cast<std::int64_t>(state.steps));
-    }
+    void resume_from(const RunState& state);
     /// Ends the run when any process receives one of the signals. Stores the reference.
-    void stop_on(const StopSignals& stop) { trainer_.stop_on(stop); }
-
+    void stop_on(const StopSignals& stop) { signals_ = &stop; }
     /// Trains until the run ends. Collective. Throws the errors of steps, loader and hooks.
-    void run() {
-        state_.batch_size = loader_.options().batch_size;
-        for (const auto& [name, value] : facts()) state_.fields[detail::fact + name] = value;
-        over_ = false;
-        rate_setters_.clear();
-        if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);
-        each(&RunHook::before_run);
-        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || has_pause_left()))
-            train_epoch();
-        if (ended_ && !stopped_) stopped_ = 0;
-        over_ = true;
-        each(&RunHook::evaluate);
-        each(&RunHook::after_run);
-        each(&RunHook::save_if_due);
-    }
+    void run();
 
-    std::int64_t batches_per_epoch() const override { return loader_.batches(); }
-    std::int64_t planned_steps() const override {
-        const auto left = static_cast<double>(options_.epochs - (std::min)(options_.epochs, state_.epoch));
-        std::int64_t planned = (std::numeric_limits<std::int64_t>::max)();
-        if (left * static_cast<double>(loader_.batches()) < 9e18)
-            planned = static_cast<std::int64_t>(state_.steps) +
-                      (std::max<std::int64_t>)(0, static_cast<std::int64_t>(left) * loader_.batches() - state_.batch);
-        return options_.steps ? (std::min)(*options_.steps, planned) : planned;
+    // For hooks.
+
+    /// Position of the run. Steps and batches count once they are enqueued.
+    const RunState& state() const { return state_; }
+    /// Fields for the program's own use, stored in checkpoints.
+    std::map<std::string, std::string>& fields() { return state_.fields; }
+    std::int64_t batches_per_epoch() const;
+    /// Total number of steps if the run ends as planned.
+    std::int64_t planned_steps() const;
+    bool is_complete() const { return static_cast<std::int64_t>(state_.steps) >= planned_steps(); }
+    /// Whether no more steps follow and hooks are called for the end of the run.
+    bool is_over() const { return over_; }
+    /// Whether the run that this one resumes was stopped by a signal at a pause or at the end of an epoch, before its
+    /// hooks were called. They are called first.
+    bool has_pending_pause() const;
+    /// Rows per second of training, without evaluation and pauses; 0 in the first two steps.
+    double rows_per_second() const;
+    Optimizer& optimizer() { return optimizer_; }
+    /// Whether this process prints and writes files: true on rank 0.
+    bool is_rank0() const;
+
+    /// The latest result of each evaluation, by name.
+    const std::map<std::string, Score>& scores() const { return scores_; }
+    void set_score(const std::string& name, double value) { scores_[name] = {value, state_.steps}; }
+
+    /// For hooks, in `before_run`: declares that `name` sets the learning rate. Throws InvalidArgument if a hook of the
+    /// same name does, or if there are several and one of them must be the only one.
+    void note_rate_setter(const std::string& name, bool only_one);
+
+    /// Ends the run as soon as possible: at once between steps, some steps later from `after_step`.
+    void end() { ended_ = true; }
+    /// Why the run ended early: the signal's number, or 0 after `end`. With several processes, a request of any of them
+    /// ends all of them after the same step, with the same answer here.
+    std::optional<int> stopped() const { return stopped_; }
+
+    /// Calls save_checkpoint with model, optimizer and state. Only between steps.
+    void save(const std::filesystem::path& checkpoint);
+    /// Saves the result of all steps so far in the background with `writer`. Only between steps or before a step.
+    void save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints);
+
+private:
+    class Types;
+    template <class Model, class Data, class LossFunction>
+    class TypesOf;
+    using Call = void (RunHook::*)(Runner&);
+
+    Runner(std::unique_ptr<Types> types, Optimizer& optimizer, const RunnerOptions& options);
+    void each(Call call);
+    void pause();
+    void prepare_to_save();
+    std::optional<std::int64_t> next_pause() const;
+    bool epoch_is_over() const;
+    bool is_stopped_by_signal() const { return stopped_.value_or(0) != 0; }
+    void train_epoch();
+    void train_batches(std::optional<std::int64_t> last_step);
+    bool begin_step();
+    void end_step(std::int64_t rows, StepLoss loss);
+    void report_step();
+    std::optional<int> wish() const;
+
+    std::unique_ptr<Types> types_;
+    Optimizer& optimizer_;
+    RunnerOptions options_;
+    std::vector<std::unique_ptr<RunHook>> hooks_;
+    const StopSignals* signals_ = nullptr;
+    bool has_momentum_ = false;
+
+    RunState state_;
+    std::map<std::string, bool> rate_setters_;  // by name; true: must be the only one
+    std::map<std::string, Score> scores_;
+    bool over_ = false, ended_ = false;
+    std::optional<int> stopped_;
+
+    std::int64_t steps_ = 0;                 // enqueued
+    std::int64_t first_step_ = 0;            // the step of the epoch's first batch
+    std::optional<std::int64_t> last_step_;  // end of the steps that are being made
+    std::optional<int> stop_;                // reason for an earlier end
+    bool reports_ = false;                   // within after_step
+    std::unique_ptr<Throughput> throughput_;
+    std::deque<std::pair<StepReport, StepLoss>> unreported_;
+};
+
+/// Access to model, loader and loss, whose types only the constructor knows.
+class Runner::Types {
+public:
+    virtual ~Types() = default;
+    virtual Engine& engine() = 0;
+    virtual bool writes_files() const = 0;
+    virtual const LoaderOptions& order() const = 0;
+    virtual std::int64_t rows() const = 0;
+    virtual std::int64_t batches() const = 0;
+    /// Trains on the batches of `epoch`, from `first` on, until `run` begins none.
+    virtual void train(std::uint64_t epoch, std::int64_t first, Runner& run) = 0;
+    virtual void save(const RunState& state, const std::filesystem::path& checkpoint) = 0;
+    virtual void save(const RunState& state, CheckpointWriter& writer,
+                      const std::vector<std::filesystem::path>& checkpoints) = 0;
+};
+
+template <class Model, class Data, class LossFunction>
+class Runner::TypesOf final : public Types {
+public:
+    TypesOf(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss, StepOptions options)
+        : model_(model), optimizer_(optimizer), loader_(loader), loss_(std::move(loss)), options_(std::move(options)) {}
+    Engine& engine() override { return model_.engine(); }
+    bool writes_files() const override { return detail::writes_files(model_); }
+    const LoaderOptions& order() const override { return loader_.options(); }
+    std::int64_t rows() const override { return loader_.rows(); }
+    std::int64_t batches() const override { return loader_.batches(); }
+    void train(std::uint64_t epoch, std::int64_t first, Runner& run) override {
+        model_.train();
+        auto batches = loader_.epoch(epoch, first);
+        for (auto& [input, target] : batches) {
+            if (!run.begin_step()) break;
+            run.end_step(input.rows(), model_.step(optimizer_, input, target, loss_, options_));
+        }
     }
-    double rows_per_second() const override { return trainer_.rows_per_second(); }
-    Optimizer& optimizer() override { return optimizer_; }
-    bool leads() const override { return detail::writes_files(model_); }
-    void save(const std::filesystem::path& checkpoint) override {
-        prepare_to_save();
-        save_checkpoint(model_, optimizer_, state_, checkpoint);
+    void save(const RunState& state, const std::filesystem::path& checkpoint) override {
+        save_checkpoint(model_, optimizer_, state, checkpoint);
     }
-    void save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints) override {
-        prepare_to_save();
-        writer.save(model_, optimizer_, state_, checkpoints);
+    void save(const RunState& state, CheckpointWriter& writer,
+              const std::vector<std::filesystem::path>& checkpoints) override {
+        writer.save(model_, optimizer_, state, checkpoints);
     }
 
 private:
-    using Call = void (RunHook::*)(Run&);
-    /// A hook may add other hooks, which may move the vector but not the hooks.
-    void each(Call call) {
-        const std::size_t count = hooks_.size();
-        for (std::size_t i = 0; i < count; ++i) (hooks_[i].get()->*call)(*this);
-    }
-    bool is_stopped_by_signal() const { return stopped_.value_or(0) != 0; }
-    void pause() {
-        state_.fields.erase(detail::pause_left);
-        each(&RunHook::evaluate);
-        each(&RunHook::at_pause);
-        each(&RunHook::save_if_due);
-    }
-    /// Hooks, scaler and rates write their resume data to the state. Hooks are called for all steps that it counts.
-    void prepare_to_save() {
-        trainer_.report_steps();
-        each(&RunHook::before_save);
-        if (options_.step.scaler) keep_scaler(*options_.step.scaler, state_);
-        if (!options_.step.rates) return;
-        model_.synchronize();
-        keep_rates(*options_.step.rates, state_);
-    }
-    bool tell(const StepReport& step) {
-        const std::size_t count = hooks_.size();
-        for (std::size_t i = 0; i < count; ++i) hooks_[i]->after_step(*this, step);
-        return !ended_;
-    }
-    std::optional<std::int64_t> next_pause() const {
-        std::optional<std::int64_t> first = options_.steps;
-        for (const auto& hook : hooks_)
-            if (const auto pause = hook->next_pause(*this)) first = (std::min)(*pause, first.value_or(*pause));
-        return first;
-    }
-    bool epoch_is_over() const { return state_.batch > 0 && state_.batch >= loader_.batches(); }
-    void train_epoch() {
-        if (!epoch_is_over()) each(&RunHook::before_epoch);
-        first_step_ = static_cast<std::int64_t>(state_.steps) - state_.batch;
-        if (state_.fields.contains(detail::pause_left)) pause();
-        while (!ended_ && !stopped_ && !epoch_is_over() && !is_complete()) {
-            const auto next = next_pause();
-            state_.batch = trainer_.run(state_.epoch, state_.batch, next);
-            state_.steps = static_cast<std::uint64_t>(trainer_.steps());
-            stopped_ = trainer_.stopped();
-            if (!next || trainer_.steps() < *next) continue;
-            if (is_stopped_by_signal())
-                state_.fields[detail::pause_left] = "1";
-            else
-                pause();
-        }
-        // After a signal, the end of an epoch is handled by the run that resumes this one.
-        if (!epoch_is_over() || is_stopped_by_signal()) return;
-        ++state_.epoch;
-        state_.batch = 0;
-        each(&RunHook::evaluate);
-        each(&RunHook::after_epoch);
-        each(&RunHook::save_if_due);
-    }
-
     Model& model_;
     Optimizer& optimizer_;
     Loader<Data>& loader_;
-    RunnerOptions options_;
-    Trainer<Model, Data, LossFunction> trainer_;
-    std::vector<std::unique_ptr<RunHook>> hooks_;
-    std::int64_t first_step_ = 0;  // the step of the epoch's first batch
+    LossFunction loss_;
+    StepOptions options_;
 };
+
+/// Fraction (0 to 1) of the rows of `loader`, pairs (input, class), whose largest output is that of their class. Runs
+/// in evaluation mode; every module's mode is restored afterwards, even after an exception. With several processes,
+/// each computes its own rows, and all get the fraction over all rows.
+template <class Model, class Data>
+double accuracy(Model& model, Loader<Data>& loader) {
+    const NoGrad no_grad;
+    const detail::EvaluationScope evaluation(model.module());
+    std::int64_t right = 0, rows = 0;
+    for (auto& [input, target] : loader.epoch(0)) {
+        const auto found = argmax(model.forward(input), 1).template to_vector<std::int64_t>();
+        const auto wanted = target.gathered().template to_vector<std::int64_t>();
+        for (std::size_t i = 0; i < wanted.size(); ++i) right += found[i] == wanted[i] ? 1 : 0;
+        rows += std::ssize(wanted);
+    }
+    right = model.engine().sum_over_ranks(right);
+    rows = model.engine().sum_over_ranks(rows);
+    return static_cast<double>(right) / static_cast<double>(rows);
+}
 
 }  // namespace lockstep

@@ -177,8 +177,8 @@ public:
 
     /// Whether training ends before the next step because this or another process received one of the signals. All
     /// processes call it before each of their steps and get the same answer before the same step
-    /// (Engine::stop_before_step).
-    bool stops(const StopSignals& stop) { return live().stop_before_step(stop.signal()).has_value(); }
+    /// (Engine::poll_stop).
+    bool should_stop(const StopSignals& stop) { return live().poll_stop(stop.signal()).has_value(); }
     /// Waits for all steps and throws their errors.
     void synchronize() { live().synchronize(); }
 

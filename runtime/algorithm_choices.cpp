@@ -1,4 +1,4 @@
-#include "lockstep/runtime/internal/algorithm_choices.h"
+#include "lockstep/runtime/internal/kernels.h"
 
 #include <fmt/format.h>
 
@@ -52,7 +52,7 @@ std::string AlgorithmChoices::choose(const std::string& question, const std::vec
         return fastest();
     };
     std::string name = together_ ? together_(question, counted) : counted();
-    if (!is_among(ways, name)) name = counted();  // another process has ways that this one lacks
+    if (!is_among(ways, name)) name = counted();  // another process may know algorithms that this one lacks
     const std::scoped_lock lock(mutex_);
     table_[question] = name;
     return name;
@@ -89,8 +89,8 @@ AlgorithmScope::AlgorithmScope(AlgorithmChoices* choices)
 
 AlgorithmScope::~AlgorithmScope() { scope_choices = outer_; }
 
-std::string fastest_way(const std::vector<std::string>& ways,
-                        const std::function<double(const std::string&)>& seconds) {
+std::string fastest_algorithm(const std::vector<std::string>& ways,
+                              const std::function<double(const std::string&)>& seconds) {
     constexpr double hopeless = 3, better = 0.9;
     std::string best;
     double shortest = std::numeric_limits<double>::infinity();

@@ -27,7 +27,7 @@ Autocast::State*& Autocast::current() {
 }
 
 Autocast::Autocast(std::optional<DType> dtype) {
-    if (dtype && !is_short_float(*dtype))
+    if (dtype && !is_half_type(*dtype))
         throw InvalidArgument(
             fmt::format("Autocast: dtype {} is not a 16-bit float; expected DType::f16, DType::bf16 or std::nullopt",
                         name_of(*dtype)));
@@ -49,7 +49,7 @@ Tensor Autocast::cast(const Tensor& tensor, DType dtype) {
     if (state == nullptr || !tensor.is_leaf() || !tensor.requires_grad()) return tensor.to(dtype);
     const auto convert = [&] {
         const Tensor converted = tensor.to(dtype);
-        // Several graphs share it: the backward of one must leave it to the others.
+        // Several graphs share this node: the backward pass of one must leave it intact for the others.
         if (converted.impl()->node) converted.impl()->node->repeatable = true;
         return State::Kept{tensor, converted, tensor.version(), grad_enabled()};
     };

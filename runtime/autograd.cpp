@@ -9,8 +9,8 @@
 
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -38,7 +38,7 @@ Tensor SavedTensor::get() const {
     return tensor_;
 }
 
-bool needs_autograd(const std::vector<Tensor>& inputs) {
+bool needs_autograd(TensorList inputs) {
     if (!recording) return false;
     for (const Tensor& input : inputs)
         if (input.defined() && input.requires_grad()) return true;
@@ -59,13 +59,13 @@ AutogradNode::~AutogradNode() {
     }
 }
 
-void add_autograd_node(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-                       BackwardFunction backward) {
-    auto node = std::make_shared<AutogradNode>();
+void add_autograd_node(const char* name, TensorList inputs, TensorList outputs, BackwardFunction backward) {
+    auto node = recycled::make_shared<AutogradNode>();
     node->name = name;
     node->sequence = next_sequence++;
     node->backward = std::move(backward);
-    node->hooks.resize(outputs.size());
+    node->outputs = outputs.size();
+    node->inputs.reserve(inputs.size());
     for (const Tensor& input : inputs) {
         AutogradNode::Edge edge;
         if (input.defined() && input.requires_grad()) {
@@ -91,7 +91,7 @@ Tensor accumulate(const Tensor& a, const Tensor& b) {
     return apply_one(Accumulate{}, {a, b}, meta);
 }
 
-/// The leaf gets storage of its own: the gradient may be a view, or one that other leaves and the caller hold too.
+/// The leaf gets separate storage: the gradient may be a view or be shared with other leaves and the caller.
 void store(const Tensor& leaf, const Tensor& gradient) {
     const Tensor present = leaf.grad();
     leaf.set_grad(present.defined() ? accumulate(present, gradient) : gradient.clone());
@@ -108,7 +108,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
                   const LeafSink& leaf_sink) {
     const NoGrad no_grad;
     const Autocast as_in_forward(std::nullopt);
-    // Nodes by decreasing sequence number: a node runs after all that were made later, hence after all its users.
+    // Nodes by decreasing sequence number: a node runs after all later nodes, hence after all its users.
     std::map<std::uint64_t, Pending, std::greater<>> pending;
     // Leaf gradients in the order in which they become complete: when the last node that uses the leaf has run.
     struct Leaf {
@@ -116,7 +116,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         int uses = 0;
     };
     std::unordered_map<TensorImpl*, Leaf> leaves;
-    std::vector<TensorImpl*> leaf_order;  // as found, so that what is left at the end comes in a fixed order
+    std::vector<TensorImpl*> leaf_order;  // in order of discovery, so that the remaining leaves have a fixed order
     std::unordered_map<AutogradNode*, bool> seen;
 
     const auto count_uses = [&](const std::shared_ptr<AutogradNode>& start) {
@@ -159,7 +159,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         count_uses(impl->node);
         Pending& entry = pending[impl->node->sequence];
         entry.node = impl->node;
-        entry.gradients.resize(impl->node->hooks.size());
+        entry.gradients.resize(impl->node->outputs);
         Tensor& gradient = entry.gradients[static_cast<std::size_t>(impl->output_index)];
         gradient = accumulate(gradient, gradients[i]);
     }
@@ -177,10 +177,10 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
             for (const auto& hook : node.hooks[i])
                 if (entry.gradients[i].defined()) hook(entry.gradients[i]);
         const std::vector<Tensor> input_gradients = [&] {
-            const PublicCall call(node.name);
+            const ApiScope call(node.name);
             return node.backward(entry.gradients);
         }();
-        if (!retain_graph && !node.repeatable) node.backward = nullptr;
+        if (!retain_graph && !node.repeatable) node.backward = {};
         for (std::size_t i = 0; i < node.inputs.size(); ++i) {
             const AutogradNode::Edge& edge = node.inputs[i];
             const Tensor gradient = i < input_gradients.size() ? input_gradients[i] : Tensor();
@@ -188,7 +188,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
                 if (gradient.defined()) {
                     Pending& next = pending[edge.node->sequence];
                     next.node = edge.node;
-                    next.gradients.resize(edge.node->hooks.size());
+                    next.gradients.resize(edge.node->outputs);
                     Tensor& sum = next.gradients[static_cast<std::size_t>(edge.output)];
                     sum = accumulate(sum, gradient);
                 }
@@ -199,7 +199,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
             }
         }
     }
-    // Leaves used by nodes that no gradient reached are complete now.
+    // Leaves used only by nodes that no gradient reached are complete now.
     for (TensorImpl* impl : leaf_order)
         if (leaves[impl].uses > 0) finish_leaf(leaves[impl]);
 }

@@ -1,12 +1,16 @@
 // Autograd: which operations produced a tensor, and how to differentiate through them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "lockstep/runtime/recycled.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
@@ -41,7 +45,32 @@ private:
 
 /// Gradients of an operation's inputs, computed from those of its outputs (undefined if an output has none). Runs
 /// inside NoGrad; may return undefined for inputs that need no gradient.
-using BackwardFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>& output_gradients)>;
+class BackwardFunction {
+public:
+    using Result = std::vector<Tensor>;
+
+    BackwardFunction() = default;
+    /// From a callable Result(const std::vector<Tensor>& output_gradients).
+    template <class F, class = std::enable_if_t<std::is_invocable_r_v<Result, const F&, const std::vector<Tensor>&>>>
+    BackwardFunction(F function)  // NOLINT(google-explicit-constructor)
+        : call_(recycled::make_shared<CallOf<F>>(std::move(function))) {}
+
+    explicit operator bool() const { return call_ != nullptr; }
+    Result operator()(const std::vector<Tensor>& output_gradients) const { return call_->run(output_gradients); }
+
+private:
+    struct Call {
+        virtual ~Call() = default;
+        virtual Result run(const std::vector<Tensor>& output_gradients) const = 0;
+    };
+    template <class F>
+    struct CallOf final : Call {
+        explicit CallOf(F f) : function(std::move(f)) {}
+        Result run(const std::vector<Tensor>& output_gradients) const override { return function(output_gradients); }
+        F function;
+    };
+    std::shared_ptr<const Call> call_;
+};
 
 struct AutogradNode {
     AutogradNode() = default;
@@ -57,17 +86,17 @@ struct AutogradNode {
         int output = 0;
         Tensor leaf;  ///< the input itself if it is a leaf that requires a gradient
     };
-    std::vector<Edge> inputs;
+    recycled::Vector<Edge> inputs;
+    std::size_t outputs = 0;                                             ///< number of outputs
     BackwardFunction backward;                                           ///< empty once freed
     bool repeatable = false;                                             ///< saves no tensors and is never freed
-    std::vector<std::vector<std::function<void(const Tensor&)>>> hooks;  ///< per output
+    std::vector<std::vector<std::function<void(const Tensor&)>>> hooks;  ///< per output; empty without hooks
 };
 
 /// True if `backward` would be needed: `grad_enabled()`, and one of the tensors requires a gradient.
-bool needs_autograd(const std::vector<Tensor>& inputs);
+bool needs_autograd(TensorList inputs);
 /// Adds an operation to the autograd graph: `outputs` get a node with `backward`. Call only if needs_autograd(inputs).
-void add_autograd_node(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-                       BackwardFunction backward);
+void add_autograd_node(const char* name, TensorList inputs, TensorList outputs, BackwardFunction backward);
 
 /// Called for every leaf gradient when it is complete, instead of storing it in the leaf.
 using LeafSink = std::function<void(const Tensor& leaf, const Tensor& gradient)>;

@@ -1,4 +1,4 @@
-#include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/internal/copy_count.h"
 
 #include <mutex>
 

@@ -23,7 +23,7 @@ std::string visible_text() {
     return "visible: " + (text.empty() ? std::string("none") : text);
 }
 
-/// What decides how many devices of this kind there are, for messages.
+/// Setting that determines the number of devices of this kind, for messages.
 std::string advice(DeviceKind kind) {
     if (kind == DeviceKind::cpu) return "LOCKSTEP_CPU_DEVICES and CUDA_VISIBLE_DEVICES set the virtual devices";
     if (device_count(DeviceKind::cuda) == 0) return "there are no CUDA devices: " + cuda_absence_reason();
@@ -67,7 +67,7 @@ bool peer_access(Device reader, Device owner) {
     require_visible(owner);
     if (reader == owner) return true;
     if (reader.kind() != owner.kind()) return false;
-    // All CPU devices and the host share one address space; a GPU's host has kind cpu and was refused above.
+    // All CPU devices and the host share one address space; a GPU's host has kind cpu and was rejected above.
     if (reader.is_host() || owner.is_host()) return true;
     return backend_of(reader).peer_access(reader.index(), owner.index());
 }

@@ -16,7 +16,7 @@ std::size_t size_of(DType dtype);
 std::string_view name_of(DType dtype);
 bool is_floating(DType dtype);
 /// Whether `dtype` is one of the two 16-bit floats.
-constexpr bool is_short_float(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+constexpr bool is_half_type(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 /// IEEE binary16, round to nearest even on conversion.
 struct Half {

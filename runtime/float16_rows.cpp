@@ -15,12 +15,12 @@ bool has_avx2() {
     return has;
 }
 
-LOCKSTEP_INLINE void widen_bits(const BFloat16* x, float* y, std::ptrdiff_t n) {
+LOCKSTEP_INLINE void upcast_bits(const BFloat16* x, float* y, std::ptrdiff_t n) {
     for (std::ptrdiff_t i = 0; i < n; ++i)
         y[i] = __builtin_bit_cast(float, static_cast<std::uint32_t>(x[i].bits) << 16);
 }
 
-LOCKSTEP_INLINE void narrow_bits(const float* x, BFloat16* y, std::ptrdiff_t n) {
+LOCKSTEP_INLINE void downcast_bits(const float* x, BFloat16* y, std::ptrdiff_t n) {
     for (std::ptrdiff_t i = 0; i < n; ++i) {
         const auto word = __builtin_bit_cast(std::uint32_t, x[i]);
         const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
@@ -29,21 +29,21 @@ LOCKSTEP_INLINE void narrow_bits(const float* x, BFloat16* y, std::ptrdiff_t n) 
     }
 }
 
-LOCKSTEP_AVX2 void widen_avx2(const BFloat16* x, float* y, std::ptrdiff_t n) { widen_bits(x, y, n); }
-LOCKSTEP_AVX2 void narrow_avx2(const float* x, BFloat16* y, std::ptrdiff_t n) { narrow_bits(x, y, n); }
+LOCKSTEP_AVX2 void upcast_avx2(const BFloat16* x, float* y, std::ptrdiff_t n) { upcast_bits(x, y, n); }
+LOCKSTEP_AVX2 void downcast_avx2(const float* x, BFloat16* y, std::ptrdiff_t n) { downcast_bits(x, y, n); }
 
 typedef float Floats8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef short Halves8 __attribute__((vector_size(16), aligned(2), may_alias));
 
-/// The first multiple of eight; returns how many.
-LOCKSTEP_AVX2 std::ptrdiff_t widen_avx2(const Half* x, float* y, std::ptrdiff_t n) {
+/// Converts the largest multiple of eight elements; returns their number.
+LOCKSTEP_AVX2 std::ptrdiff_t upcast_avx2(const Half* x, float* y, std::ptrdiff_t n) {
     std::ptrdiff_t i = 0;
     for (; i + 8 <= n; i += 8)
         *reinterpret_cast<Floats8*>(y + i) = __builtin_ia32_vcvtph2ps256(*reinterpret_cast<const Halves8*>(x + i));
     return i;
 }
 
-LOCKSTEP_AVX2 std::ptrdiff_t narrow_avx2(const float* x, Half* y, std::ptrdiff_t n) {
+LOCKSTEP_AVX2 std::ptrdiff_t downcast_avx2(const float* x, Half* y, std::ptrdiff_t n) {
     std::ptrdiff_t i = 0;
     for (; i + 8 <= n; i += 8)
         *reinterpret_cast<Halves8*>(y + i) = __builtin_ia32_vcvtps2ph256(*reinterpret_cast<const Floats8*>(x + i), 0);
@@ -52,17 +52,19 @@ LOCKSTEP_AVX2 std::ptrdiff_t narrow_avx2(const float* x, Half* y, std::ptrdiff_t
 
 }  // namespace
 
-void widen(const Half* x, float* y, std::ptrdiff_t n) {
-    for (std::ptrdiff_t i = has_avx2() ? widen_avx2(x, y, n) : 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+void upcast(const Half* x, float* y, std::ptrdiff_t n) {
+    for (std::ptrdiff_t i = has_avx2() ? upcast_avx2(x, y, n) : 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
 }
 
-void narrow(const float* x, Half* y, std::ptrdiff_t n) {
-    for (std::ptrdiff_t i = has_avx2() ? narrow_avx2(x, y, n) : 0; i < n; ++i) y[i] = Half(x[i]);
+void downcast(const float* x, Half* y, std::ptrdiff_t n) {
+    for (std::ptrdiff_t i = has_avx2() ? downcast_avx2(x, y, n) : 0; i < n; ++i) y[i] = Half(x[i]);
 }
 
-void widen(const BFloat16* x, float* y, std::ptrdiff_t n) { has_avx2() ? widen_avx2(x, y, n) : widen_bits(x, y, n); }
+void upcast(const BFloat16* x, float* y, std::ptrdiff_t n) { has_avx2() ? upcast_avx2(x, y, n) : upcast_bits(x, y, n); }
 
-void narrow(const float* x, BFloat16* y, std::ptrdiff_t n) { has_avx2() ? narrow_avx2(x, y, n) : narrow_bits(x, y, n); }
+void downcast(const float* x, BFloat16* y, std::ptrdiff_t n) {
+    has_avx2() ? downcast_avx2(x, y, n) : downcast_bits(x, y, n);
+}
 
 #undef LOCKSTEP_AVX2
 #undef LOCKSTEP_INLINE

@@ -1,4 +1,4 @@
-// Kernels: how they are asked for, made and kept.
+// Kernels: requests, creation and caching.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,14 +11,12 @@
 #include <vector>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/algorithm_choices.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/ending.h"
-#include "lockstep/runtime/internal/kept_by_thread.h"
-#include "lockstep/runtime/internal/kernel_registration.h"
-#include "lockstep/runtime/internal/public_call.h"
-#include "lockstep/runtime/internal/widened_kernel.h"
+#include "lockstep/runtime/internal/kernels.h"
+#include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/internal/threads.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -30,9 +28,9 @@ void KernelRequest::want_contiguous(std::size_t input) {
         in[input] = TensorMeta::contiguous(in[input].dtype, in[input].shape, batch);
 }
 
-bool KernelRequest::has_short_floats() const {
-    const auto is_short = [](const TensorMeta& meta) { return is_short_float(meta.dtype); };
-    return std::any_of(in.begin(), in.end(), is_short) || std::any_of(out.begin(), out.end(), is_short);
+bool KernelRequest::has_half_types() const {
+    const auto is_half = [](const TensorMeta& meta) { return is_half_type(meta.dtype); };
+    return std::any_of(in.begin(), in.end(), is_half) || std::any_of(out.begin(), out.end(), is_half);
 }
 
 void KernelRequest::want_all_contiguous() {
@@ -46,10 +44,10 @@ const std::shared_ptr<const Operation>& reorder_operation() {
     return *reorder;
 }
 
-/// Calls the factory; what it throws begins with the function that was called.
+/// Calls the factory; exceptions are prefixed with the name of the called function.
 std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& operation, KernelRequest& request) {
     const auto named = [&](const std::exception& error) {
-        const std::string_view text = error.what(), name = called(operation);
+        const std::string_view text = error.what(), name = api_name(operation);
         return text.starts_with(name) ? std::string(text) : fmt::format("{}: {}", name, text);
     };
     try {
@@ -59,7 +57,7 @@ std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& o
     } catch (const OutOfMemory& error) {
         throw OutOfMemory(named(error));
     } catch (const CommunicationError&) {
-        throw;  // of ranks that choose algorithms together; says more than who asked
+        throw;  // from ranks that choose algorithms together; more specific than the caller's name
     } catch (const std::exception& error) {
         throw DeviceError(named(error));
     }
@@ -69,27 +67,27 @@ std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& o
 
 namespace {
 
-/// Kernels without a user that are kept. Those in use are kept by their users and do not count.
-constexpr std::size_t most_idle = 1024;
-/// Kernels that may be made before idle ones are counted again.
+/// Number of unused kernels that are kept. Kernels in use are kept by their users and do not count.
+constexpr std::size_t max_idle = 1024;
+/// Number of kernels created before unused ones are counted again.
 constexpr std::size_t between_counts = 128;
 
-/// Factories that this thread is inside of.
+/// Number of factories that this thread is inside of.
 thread_local int making = 0;
 
-/// What a kernel is asked for by.
+/// Key of a cached kernel.
 struct KernelKey {
     Signature signature;
 };
 
-/// A kernel, or the place of one that a thread is making.
+/// A kernel, or the entry of one that a thread is creating.
 struct Kept {
-    std::shared_ptr<const Kernel> kernel;  ///< null until it is made; then nothing changes but `used`
-    std::vector<TensorMeta> in, out;
-    bool failed = false;  ///< its factory threw: the place is no longer in the table
+    std::shared_ptr<const Kernel> kernel;  ///< null until created; afterwards only `used` changes
+    recycled::Vector<TensorMeta> in, out;
+    bool failed = false;  ///< its factory threw: the entry is no longer in the table
     std::atomic<std::uint64_t> used{0};
 
-    /// Changes the request to what the kernel was made for. Offsets belong to the caller.
+    /// Changes the request to the one that the kernel was created for. Offsets are the caller's.
     void answer(KernelRequest& request) const {
         for (std::size_t i = 0; i < request.in.size(); ++i)
             if (!request.in[i].same_layout(in[i])) request.in[i] = in[i];
@@ -109,12 +107,12 @@ struct KernelTable::Impl {
     struct Entry {
         Factory factory = nullptr;
         Supports supports = nullptr;
-        Factory short_floats = nullptr;
-        std::atomic<bool> used = false;  ///< a kernel was made
+        Factory half_types = nullptr;
+        std::atomic<bool> used = false;  ///< a kernel was created
     };
     std::unordered_map<std::type_index, Entry> entries;
 
-    /// Null where there is no kernel for the operation with its attributes.
+    /// Null if there is no kernel for the operation with these attributes.
     Factory factory_of(const Operation& operation) const {
         const auto found = entries.find(typeid(operation));
         return found != entries.end() && found->second.factory && found->second.supports(operation)
@@ -122,11 +120,11 @@ struct KernelTable::Impl {
                    : nullptr;
     }
 
-    /// `widened`: set where the kernel is one for f32 between conversions.
+    /// `widened`: set if the kernel is an f32 kernel between conversions.
     std::unique_ptr<Kernel> made_for(const Operation& operation, Factory factory, KernelRequest& request,
                                      bool& widened) const {
-        if (!request.has_short_floats()) return made_by(factory, operation, request);
-        const Factory own = entries.find(typeid(operation))->second.short_floats;
+        if (!request.has_half_types()) return made_by(factory, operation, request);
+        const Factory own = entries.find(typeid(operation))->second.half_types;
         std::unique_ptr<Kernel> kernel = own != nullptr ? made_by(own, operation, request) : nullptr;
         if (kernel) return kernel;
         const Factory reorder = factory_of(*reorder_operation());
@@ -139,11 +137,11 @@ struct KernelTable::Impl {
             return made_conversion;
         };
         widened = true;
-        return widened_kernel(
+        return upcast_kernel(
             operation, request, [&](KernelRequest& wide) { return made_by(factory, operation, wide); }, convert);
     }
 
-    /// The kernel under `key`, made or remembered; null while a thread is making it.
+    /// The kernel for `key`, created or cached; null while a thread is creating it.
     std::shared_ptr<Kept> find(const std::string& key) {
         const std::shared_lock lock(mutex);
         const auto found = kept.find(key);
@@ -152,9 +150,9 @@ struct KernelTable::Impl {
         return found->second;
     }
 
-    /// Waits while another thread makes the kernel under `key`. Returns the kernel, or an empty place: the caller makes
-    /// the kernel and publishes it. A thread that is inside a factory never waits, because the other one may wait for
-    /// it; it makes a kernel that is not kept.
+    /// Waits while another thread creates the kernel for `key`. Returns the kernel, or an empty entry: the caller
+    /// creates the kernel and publishes it. A thread inside a factory never waits, because the other thread may wait
+    /// for it; it creates a kernel that is not cached.
     std::shared_ptr<Kept> claim(const std::string& key) {
         auto fresh = std::make_shared<Kept>();
         std::unique_lock lock(mutex);
@@ -192,15 +190,15 @@ struct KernelTable::Impl {
         changed.notify_all();
     }
 
-    /// With the lock: takes out the idle kernels that were not used for the longest time, beyond `most_idle`.
+    /// With the lock: removes the least recently used kernels beyond `max_idle`.
     std::vector<std::shared_ptr<Kept>> drop_idle() {
         made_since_count = 0;
         std::vector<std::pair<std::uint64_t, const std::string*>> idle;
         for (const auto& [key, place] : kept)
             if (place->kernel && place->kernel.use_count() == 1) idle.emplace_back(place->used, &key);
         std::vector<std::shared_ptr<Kept>> dropped;
-        if (idle.size() <= most_idle) return dropped;
-        const std::size_t excess = idle.size() - most_idle;
+        if (idle.size() <= max_idle) return dropped;
+        const std::size_t excess = idle.size() - max_idle;
         std::nth_element(idle.begin(), idle.begin() + static_cast<std::ptrdiff_t>(excess), idle.end());
         for (std::size_t i = 0; i < excess; ++i) {
             const auto found = kept.find(*idle[i].second);
@@ -210,8 +208,8 @@ struct KernelTable::Impl {
         return dropped;
     }
 
-    std::shared_mutex mutex;              ///< never held while a kernel is made
-    std::condition_variable_any changed;  ///< a kernel was made, or its factory threw
+    std::shared_mutex mutex;              ///< never held while a kernel is created
+    std::condition_variable_any changed;  ///< a kernel was created, or its factory threw
     std::unordered_map<std::string, std::shared_ptr<Kept>> kept;
     std::atomic<std::uint64_t> now{1};  ///< counts uses
     std::size_t made_since_count = 0;
@@ -238,14 +236,14 @@ void KernelTable::add(std::type_index operation, Factory factory, Supports suppo
     entry.supports = supports;
 }
 
-void KernelTable::add_short_floats(std::type_index operation, Factory factory) {
-    impl_->entries[operation].short_floats = factory;
+void KernelTable::add_half_types(std::type_index operation, Factory factory) {
+    impl_->entries[operation].half_types = factory;
 }
 
 bool KernelTable::has(const Operation& operation) const { return impl_->factory_of(operation) != nullptr; }
 
 std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
-    Signature& key = kept_by_thread<KernelKey>().signature;
+    Signature& key = per_thread<KernelKey>().signature;
     key.clear();
     key.add(reinterpret_cast<std::uintptr_t>(&typeid(operation)));
     operation.describe(key);
@@ -263,9 +261,9 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     const Factory factory = impl_->factory_of(operation);
     if (factory == nullptr)
         throw DeviceError(fmt::format("{}: no kernel for {} devices; expected one in their kernel table",
-                                      call_and_operation(PublicCall::name(), operation.name()),
+                                      call_and_operation(ApiScope::name(), operation.name()),
                                       impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
-    const std::string own_key = key.bytes();  // the factory may ask for kernels, too
+    const std::string own_key = key.bytes();  // the factory may ask for kernels itself
     const std::shared_ptr<Kept> place = impl_->claim(own_key);
     if (place->kernel) {
         place->answer(request);
@@ -279,7 +277,7 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
         kernel->threads = request.threads;
         kernel->hardware = hardware;
         shared = std::move(kernel);
-        if (!impl_->entries.find(typeid(operation))->second.used.exchange(true)) ending::watch();
+        if (!impl_->entries.find(typeid(operation))->second.used.exchange(true)) process_exit::watch();
         impl_->publish(*place, shared, request);
     } catch (...) {
         --making;
@@ -287,7 +285,7 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
         throw;
     }
     --making;
-    if (widened && impl_->kind == DeviceKind::cpu) tell_of_emulation(request);
+    if (widened && impl_->kind == DeviceKind::cpu) warn_emulated(request);
     return shared;
 }
 
@@ -296,7 +294,7 @@ std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device) {
     KernelRequest request = *record.asked;
     const Device traced_for = std::exchange(request.device, device);
     auto kernel = KernelTable::of(device.kind()).make(*record.operation, request);
-    const auto alike = [](const std::vector<TensorMeta>& wanted, const std::vector<Operand>& given) {
+    const auto alike = [](ListRef<TensorMeta> wanted, const std::vector<Operand>& given) {
         for (std::size_t i = 0; i < given.size(); ++i)
             if (given[i].buffer && !wanted[i].same_layout(given[i].meta)) return false;
         return true;

@@ -33,7 +33,10 @@ void release_cached_memory(Device device);
 /// A range of device memory, or a buffer of a trace without memory yet. Shared: the last owner frees it, in the order
 /// of its home stream, after the work of all streams that were passed to `used_on`.
 class Buffer {
+    struct Private {};
+
 public:
+    explicit Buffer(Private) {}  ///< the functions below create buffers
     /// Allocates `bytes` bytes (aligned to 256) for use on `home`; `tag` names them in OutOfMemory messages, which
     /// state the device, the requested and the free bytes, and what holds the rest. Contents are undefined.
     static std::shared_ptr<Buffer> allocate(Stream& home, std::size_t bytes, std::string_view tag);
@@ -68,8 +71,6 @@ public:
     void used_on(Stream& stream);
 
 private:
-    Buffer() = default;
-
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
     Device device_;
@@ -79,7 +80,7 @@ private:
     std::uint64_t trace_ = 0;  // number of the trace, which the buffer may outlive
     int trace_id_ = -1;
     Backend* pinned_by_ = nullptr;
-    int made_in_ = 0;  // see forked::generation
+    int fork_generation_ = 0;  // see forked::generation
     std::vector<Stream*> others_;
 };
 

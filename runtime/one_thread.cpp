@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
-OneThreadAtATime::OneThreadAtATime(const char* what) : what_(what), made_in_(forked::generation()) {}
+OneThreadAtATime::OneThreadAtATime(const char* what) : what_(what), fork_generation_(forked::generation()) {}
 
 OneThreadAtATime::Use::Use(OneThreadAtATime& thing, const char* call) : thing_(&thing) {
     const std::thread::id self = std::this_thread::get_id();
@@ -22,7 +22,7 @@ OneThreadAtATime::Use::Use(OneThreadAtATime& thing, const char* call) : thing_(&
         thing_ = nullptr;
         return;
     }
-    if (thing.made_in_ != forked::generation()) forked::refuse(call, thing.what_);
+    if (thing.fork_generation_ != forked::generation()) forked::refuse(call, thing.what_);
     std::thread::id nobody;
     if (!thing.owner_.compare_exchange_strong(nobody, self, std::memory_order_acquire, std::memory_order_relaxed))
         thing.refuse(call);

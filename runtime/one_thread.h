@@ -40,7 +40,7 @@ public:
 private:
     [[noreturn]] void refuse(const char* call) const;
     const char* what_;
-    int made_in_;                           ///< see forked::generation
+    int fork_generation_;                   ///< see forked::generation
     std::atomic<std::thread::id> owner_{};  ///< default id: free
 };
 

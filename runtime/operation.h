@@ -1,4 +1,4 @@
-// Operations: what is done to tensors, and with which attributes. Kernels (record.h) execute them.
+// Operations on tensors and their attributes. Kernels (record.h) execute them.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,13 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/runtime/recycled.h"
 #include "lockstep/runtime/signature.h"
 
 namespace lockstep {
 
 /// Shards that an operation reads.
-enum class Reach : std::uint8_t {
+enum class OperationScope : std::uint8_t {
     shard,       ///< one shard
     all_shards,  ///< reads the inputs of all shards; its outputs are the same on all of them
 };
@@ -31,7 +32,7 @@ public:
     virtual void describe(Signature&) const {}
     /// The attributes for messages, in their order: "(0.5, true)"; empty if there are no attributes.
     virtual std::string attributes() const { return {}; }
-    virtual Reach reach() const { return Reach::shard; }
+    virtual OperationScope scope() const { return OperationScope::shard; }
     /// Changes state that outlives the step (running statistics, counters): runs only if the step is good.
     virtual bool commits() const { return false; }
     /// May write the shard's status word.
@@ -41,7 +42,10 @@ public:
     /// Every element of its results depends only on the same element of its inputs, and on scalars.
     virtual bool is_elementwise() const { return false; }
     /// Combines results of several shards; a step log counts it as communication.
-    virtual bool joins_shards() const { return false; }
+    virtual bool combines_shards() const { return false; }
+    /// Several records with equal attributes may be performed as one, with the operands of each in turn: a kernel gets
+    /// n times the operands, n >= 1.
+    virtual bool joins() const { return false; }
     /// Whether result `output` depends on input `input`. A caller that needs none of the dependent results may omit the
     /// input: the kernel gets a null pointer for it, and those results are undefined.
     virtual bool depends(std::size_t output, std::size_t input) const {
@@ -113,9 +117,9 @@ public:
     std::string_view name() const override { return operation_name(op_); }
     void describe(Signature& signature) const override { signature.add(op_); }
     std::string attributes() const override { return detail::text_of_attribute(op_); }
-    Reach reach() const override {
-        if constexpr (requires { Op::reach; }) return Op::reach;
-        return Operation::reach();
+    OperationScope scope() const override {
+        if constexpr (requires { Op::scope; }) return Op::scope;
+        return Operation::scope();
     }
     bool commits() const override {
         if constexpr (requires { op_.commits(); }) return op_.commits();
@@ -133,9 +137,13 @@ public:
         if constexpr (requires { Op::is_elementwise; }) return Op::is_elementwise;
         return Operation::is_elementwise();
     }
-    bool joins_shards() const override {
-        if constexpr (requires { Op::joins_shards; }) return Op::joins_shards;
-        return Operation::joins_shards();
+    bool combines_shards() const override {
+        if constexpr (requires { Op::combines_shards; }) return Op::combines_shards;
+        return Operation::combines_shards();
+    }
+    bool joins() const override {
+        if constexpr (requires { Op::joins; }) return Op::joins;
+        return Operation::joins();
     }
     bool depends(std::size_t output, std::size_t input) const override {
         if constexpr (requires { Op::depends(output, input); }) return Op::depends(output, input);
@@ -148,7 +156,7 @@ private:
 
 template <class Op>
 std::shared_ptr<const Operation> make_operation(Op op) {
-    return std::make_shared<const OperationOf<Op>>(std::move(op));
+    return recycled::make_shared<OperationOf<Op>>(std::move(op));
 }
 
 /// The attributes if the operation is an `Op`; otherwise null.

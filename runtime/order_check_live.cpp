@@ -1,4 +1,4 @@
-// The ordering checker of a running process, recordings, and the names of memory.
+// The ordering checker of a running process, recordings, and names of memory.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lockstep/runtime/internal/environment.h"
+#include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/order_checker.h"
 
 namespace lockstep::order_check {
@@ -23,11 +23,11 @@ struct Live {
     std::mutex mutex;
     bool checking = environment::flag("LOCKSTEP_CHECK_ORDER");
     bool recording = false;
-    std::uint64_t refused_call = 0, calls = 0;
+    std::uint64_t failing_call = 0, calls = 0;
     std::atomic<bool> enabled{checking};
     OrderChecker checker;
     std::vector<OrderEntry> log;
-    std::unordered_set<int> host_streams;         ///< ids of streams whose work the host does itself
+    std::unordered_set<int> host_streams;         ///< ids of streams whose work the host executes itself
     std::map<std::uintptr_t, NamedRange> memory;  ///< disjoint, by first byte
 
     OrderEntry entry(OrderEntry::Kind kind, int stream, std::string_view name) {
@@ -42,10 +42,10 @@ struct Live {
         return made;
     }
 
-    void set_enabled() { enabled = checking || recording || refused_call > 0; }
+    void set_enabled() { enabled = checking || recording || failing_call > 0; }
 
     void report(OrderEntry entry) {
-        if (++calls == refused_call)
+        if (++calls == failing_call)
             throw DeviceError(fmt::format("a call on stream {} was refused at a test's request", entry.stream_name));
         if (checking) {
             if (const auto violation = checker.append(entry)) throw OrderError(violation->text);
@@ -60,7 +60,7 @@ Live& live() {
 }
 
 std::mutex& names_mutex() {
-    static auto* mutex = new std::mutex;  // of its own: messages are made while the checker is locked
+    static auto* mutex = new std::mutex;  // separate: messages are formatted while the checker is locked
     return *mutex;
 }
 
@@ -94,15 +94,15 @@ std::vector<OrderEntry> take_recording() {
     return std::exchange(state.log, {});
 }
 
-void refuse_call(std::uint64_t nth) {
+void arm_failure(std::uint64_t nth) {
     Live& state = live();
     const std::scoped_lock lock(state.mutex);
-    state.refused_call = nth;
+    state.failing_call = nth;
     state.calls = 0;
     state.set_enabled();
 }
 
-std::uint64_t calls_since_refusal() {
+std::uint64_t calls_since_armed() {
     Live& state = live();
     const std::scoped_lock lock(state.mutex);
     return state.calls;
@@ -116,7 +116,7 @@ void name_memory(const void* address, std::size_t bytes, std::string_view text) 
     const std::uintptr_t end = begin + bytes;
     auto range = memory.upper_bound(begin);
     if (range != memory.begin() && std::prev(range)->second.end > begin) --range;
-    while (range != memory.end() && range->first < end) {  // older names keep what lies outside
+    while (range != memory.end() && range->first < end) {  // older names keep the parts outside
         const auto [old_begin, old] = *range;
         range = memory.erase(range);
         if (old_begin < begin) memory[old_begin] = {begin, old.text};
@@ -162,7 +162,7 @@ void on_wait(int stream, std::string_view name, std::uint64_t event) {
 void on_host_wait_stream(int stream) {
     Live& state = live();
     const std::scoped_lock lock(state.mutex);
-    if (state.host_streams.count(stream) > 0) return;  // the host has done all of that itself
+    if (state.host_streams.count(stream) > 0) return;  // the host has executed all of it itself
     OrderEntry entry = state.entry(OrderEntry::Kind::wait_stream, OrderEntry::host, "the host");
     entry.other = stream;
     state.report(std::move(entry));

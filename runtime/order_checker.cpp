@@ -11,7 +11,7 @@ namespace lockstep {
 
 namespace {
 
-/// How many operations of each stream (by slot) have happened before a point.
+/// How many operations of each stream (by slot) happened before a point.
 using VectorClock = std::vector<std::uint64_t>;
 
 void join(VectorClock& into, const VectorClock& from) {
@@ -19,7 +19,7 @@ void join(VectorClock& into, const VectorClock& from) {
     for (std::size_t slot = 0; slot < from.size(); ++slot) into[slot] = std::max(into[slot], from[slot]);
 }
 
-/// One access in the past.
+/// A past access.
 struct Epoch {
     std::size_t slot = 0;
     std::uint64_t count = 0;  ///< the operation's number in its stream, from 1
@@ -29,7 +29,7 @@ struct Epoch {
     bool before(const VectorClock& clock) const { return slot < clock.size() && clock[slot] >= count; }
 };
 
-/// What happened to a range of memory: its latest write and, of every stream, the latest read since.
+/// Accesses to a range of memory: its latest write and, per stream, the latest read since.
 struct History {
     std::uintptr_t end = 0;
     std::optional<Epoch> write;
@@ -46,7 +46,7 @@ MemoryMap::const_iterator first_above(const MemoryMap& memory, std::uintptr_t ad
     return range;
 }
 
-/// Makes `address` a border between ranges.
+/// Splits the range that contains `address` there.
 void split(MemoryMap& memory, std::uintptr_t address) {
     auto range = memory.upper_bound(address);
     if (range == memory.begin()) return;
@@ -68,7 +68,7 @@ void note_read(MemoryMap& memory, std::uintptr_t begin, std::uintptr_t end, cons
     split(memory, end);
     auto range = memory.lower_bound(begin);
     for (std::uintptr_t at = begin; at < end; at = range->second.end, ++range) {
-        if (range == memory.end() || range->first > at) {  // a gap: nobody has touched it so far
+        if (range == memory.end() || range->first > at) {  // a gap: not accessed so far
             const std::uintptr_t gap_end = range == memory.end() ? end : std::min(end, range->first);
             range = memory.emplace_hint(range, at, History{gap_end, {}, {}});
         }
@@ -83,7 +83,7 @@ void note_read(MemoryMap& memory, std::uintptr_t begin, std::uintptr_t end, cons
     }
 }
 
-/// An earlier access that a later one had to wait for, and the memory that both touch.
+/// An earlier access that a later one should have waited for, and the memory that both touch.
 struct Conflict {
     Epoch earlier;
     bool earlier_writes = false;
@@ -103,7 +103,7 @@ std::string describe_memory(const Conflict& conflict) {
 struct OrderChecker::State {
     struct StreamState {
         std::string name;
-        VectorClock clock;  ///< of its latest operation
+        VectorClock clock;  ///< clock of the stream's latest operation
     };
 
     State() { slot_of(OrderEntry::host, "the host"); }
@@ -120,7 +120,7 @@ struct OrderChecker::State {
         return found->second;
     }
 
-    /// The latest entry that this access had to wait for and did not.
+    /// The latest entry that this access should have waited for.
     void find_conflict(const Access& access, const VectorClock& clock, std::optional<Conflict>& worst) const;
     OrderViolation violation(const OrderEntry& entry, std::size_t slot, const Conflict& conflict) const;
     std::optional<OrderViolation> work(const OrderEntry& entry, std::size_t slot);
@@ -190,7 +190,7 @@ std::optional<OrderViolation> OrderChecker::State::work(const OrderEntry& entry,
     if (worst) return violation(entry, slot, *worst);
 
     const Epoch epoch{slot, ++clock[slot], entries, number_of(entry.what)};
-    for (const bool writing : {false, true}) {  // a write covers what the same entry reads
+    for (const bool writing : {false, true}) {  // a write includes the reads of the same entry
         for (const Access& access : entry.accesses) {
             if (access.bytes == 0 || (access.mode == Access::Mode::write) != writing) continue;
             const auto begin = reinterpret_cast<std::uintptr_t>(access.address);
@@ -215,7 +215,7 @@ std::optional<OrderViolation> OrderChecker::append(const OrderEntry& entry) {
     const std::size_t slot = state.slot_of(entry.stream, entry.stream_name);
     VectorClock& clock = state.streams[slot].clock;
     if (clock.size() < state.streams.size()) clock.resize(state.streams.size());
-    join(clock, state.streams[0].clock);  // enqueued by the host: after all it has done and waited for
+    join(clock, state.streams[0].clock);  // enqueued by the host: after everything that it has done and waited for
 
     std::optional<OrderViolation> violation;
     switch (entry.kind) {

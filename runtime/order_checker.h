@@ -89,9 +89,9 @@ std::vector<OrderEntry> take_recording();
 
 /// For tests: reported call number `nth` (from 1) throws DeviceError and has no effect, like a call that the device
 /// refuses. 0 disables this.
-void refuse_call(std::uint64_t nth);
-/// Calls reported since the last refuse_call().
-std::uint64_t calls_since_refusal();
+void arm_failure(std::uint64_t nth);
+/// Calls reported since the last arm_failure().
+std::uint64_t calls_since_armed();
 
 /// Messages call this range, or parts of it, `text` ("parameters of cpu:1") until another name covers it. No-op unless
 /// enabled.

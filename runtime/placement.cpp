@@ -6,6 +6,7 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/shard_tree.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -20,9 +21,8 @@ BatchCut cut_batch(std::int64_t rows, int shards) {
     BatchCut cut;
     cut.rows = rows;
     cut.shards = shards;
-    const auto rounded_up = [](std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); };
-    cut.chunk = rounded_up(rows, shards);
-    cut.present = static_cast<int>(rounded_up(rows, cut.chunk));
+    cut.chunk = ceil_div(rows, shards);
+    cut.present = static_cast<int>(ceil_div(rows, cut.chunk));
     cut.spacing = cut.chunk;
     cut.end = cut.present;
     return cut;
@@ -45,7 +45,7 @@ std::vector<BatchCut> cut_microbatches(const BatchCut& batch, int accumulation_s
         throw InvalidArgument(fmt::format(
             "invalid number of accumulation steps ({}); expected a positive number, 1 for the whole batch at once",
             accumulation_steps));
-    const std::int64_t piece = (batch.chunk - 1) / accumulation_steps + 1;
+    const std::int64_t piece = ceil_div(batch.chunk, accumulation_steps);
     std::vector<BatchCut> cuts;
     for (std::int64_t begin = 0; begin < batch.chunk; begin += piece) {
         BatchCut& cut = cuts.emplace_back(batch);

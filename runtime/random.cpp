@@ -4,8 +4,8 @@
 #include <mutex>
 #include <numbers>
 
-#include "lockstep/runtime/internal/eager_state.h"
-#include "lockstep/runtime/internal/host_random.h"
+#include "lockstep/runtime/internal/eager.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -25,12 +25,12 @@ HostGenerator& generator() {
     return instance;
 }
 
-/// Starts of `count` fresh elements; rounded so that calls never share a Philox block.
-std::uint64_t advance(std::int64_t count, StepState& state) {
+/// Starting positions of `count` new elements; rounded so that calls never share a Philox block.
+std::uint64_t advance(std::int64_t count, StepCounters& state) {
     const std::scoped_lock lock(generator().mutex);
     state.seed = generator().seed;
     const std::uint64_t start = generator().position;
-    generator().position += (static_cast<std::uint64_t>(count) + 3) / 4 * 4;
+    generator().position += round_up(static_cast<std::uint64_t>(count), 4);
     return start;
 }
 
@@ -61,7 +61,7 @@ HostRandomScope::~HostRandomScope() {
 }
 
 void host_uniform(float* out, std::int64_t count, float low, float high) {
-    StepState state;
+    StepCounters state;
     const std::uint64_t start = advance(count, state);
     for (std::int64_t i = 0; i < count; ++i)
         out[i] =
@@ -69,7 +69,7 @@ void host_uniform(float* out, std::int64_t count, float low, float high) {
 }
 
 void host_normal(float* out, std::int64_t count) {
-    StepState state;
+    StepCounters state;
     const std::uint64_t start = advance(2 * count, state);
     for (std::int64_t i = 0; i < count; ++i) {  // Box-Muller
         const std::uint64_t at = start + 2 * static_cast<std::uint64_t>(i);

@@ -6,23 +6,23 @@
 #include <cstdint>
 
 #if defined(__CUDACC__)
-#define LOCKSTEP_HOST_DEVICE __host__ __device__
+#define LOCKSTEP_HD __host__ __device__
 #else
-#define LOCKSTEP_HOST_DEVICE
+#define LOCKSTEP_HD
 #endif
 
 namespace lockstep {
 
 /// Counters that change from step to step, in device memory so that programs stay constant.
-struct StepState {
+struct StepCounters {
     std::uint64_t seed = 0;
     std::uint64_t step = 0;   ///< committed steps so far
     std::uint64_t micro = 0;  ///< microbatches (training forwards) since the last committed step
 };
 
 /// 128 random bits for key (seed, step, micro, ordinal) and counter `index`.
-LOCKSTEP_HOST_DEVICE inline std::array<std::uint32_t, 4> philox(const StepState& state, std::uint32_t ordinal,
-                                                                std::uint64_t index) {
+LOCKSTEP_HD inline std::array<std::uint32_t, 4> philox(const StepCounters& state, std::uint32_t ordinal,
+                                                       std::uint64_t index) {
     // The 64-bit key holds the seed and the identity of the call; the counter holds the element and the step.
     std::uint32_t key0 = static_cast<std::uint32_t>(state.seed) ^ (ordinal * 0x9E3779B9u);
     std::uint32_t key1 =
@@ -47,15 +47,12 @@ LOCKSTEP_HOST_DEVICE inline std::array<std::uint32_t, 4> philox(const StepState&
 }
 
 /// One 32-bit number for element `index` (4 neighbours share a Philox block).
-LOCKSTEP_HOST_DEVICE inline std::uint32_t random_bits(const StepState& state, std::uint32_t ordinal,
-                                                      std::uint64_t index) {
+LOCKSTEP_HD inline std::uint32_t random_bits(const StepCounters& state, std::uint32_t ordinal, std::uint64_t index) {
     return philox(state, ordinal, index >> 2)[index & 3];
 }
 
 /// Uniform in [0, 1) with 24 bits.
-LOCKSTEP_HOST_DEVICE inline float to_uniform(std::uint32_t bits) {
-    return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f);
-}
+LOCKSTEP_HD inline float to_uniform(std::uint32_t bits) { return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f); }
 
 /// Seeds everything drawn outside a wrapper from now on (initial weights, rand, randn, eager dropout), and wrappers
 /// created from now on without a seed. The default seed is 0. Seeds do not reproduce the random numbers of

@@ -4,22 +4,20 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/common_device.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
-#include "lockstep/runtime/internal/eager_reports.h"
-#include "lockstep/runtime/internal/eager_state.h"
-#include "lockstep/runtime/internal/environment.h"
-#include "lockstep/runtime/internal/forked.h"
-#include "lockstep/runtime/internal/operand.h"
-#include "lockstep/runtime/internal/public_call.h"
-#include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/internal/eager.h"
+#include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -28,8 +26,8 @@ namespace lockstep {
 
 namespace {
 
-/// Numbers of opaque layouts, so that signatures need not know what is inside: equal layouts have the same one while
-/// one of them lives, and no number is used again. A layout that has its number is found by its address.
+/// Numbers of opaque layouts, which make signatures independent of their contents: equal layouts have the same number
+/// while one of them lives, and numbers are not reused. A numbered layout is found by its address.
 class LayoutNumbers {
 public:
     std::uint64_t of(const std::shared_ptr<const OpaqueLayout>& layout) {
@@ -59,7 +57,7 @@ private:
         std::weak_ptr<const OpaqueLayout> layout;
         std::uint64_t number = 0;
     };
-    /// 0 where the layout has none. Another one may have had its address before.
+    /// 0 if the layout has no number. A destroyed layout may have had the same address.
     std::uint64_t known(const std::shared_ptr<const OpaqueLayout>& layout) const {
         const auto found = numbers_.find(layout.get());
         return found == numbers_.end() || found->second.layout.expired() ? 0 : found->second.number;
@@ -72,7 +70,7 @@ private:
 };
 
 std::uint64_t layout_number(const std::shared_ptr<const OpaqueLayout>& layout) {
-    static auto* numbers = new LayoutNumbers;  // kernels are asked for until the very end
+    static auto* numbers = new LayoutNumbers;  // kernels are requested until the very end
     return layout ? numbers->of(layout) : 0;
 }
 
@@ -115,8 +113,8 @@ std::string call_and_operation(const char* call, std::string_view operation) {
     return fmt::format("{} ({})", call, operation);
 }
 
-std::string_view called(const Operation& operation) {
-    return PublicCall::name() ? std::string_view(PublicCall::name()) : operation.name();
+std::string_view api_name(const Operation& operation) {
+    return ApiScope::name() ? std::string_view(ApiScope::name()) : operation.name();
 }
 
 // ---- scope ------------------------------------------------------------------------------------------------------
@@ -170,98 +168,125 @@ void CommonDevice::take(const Tensor& tensor) {
 
 namespace {
 
-/// Device of the defined inputs and written outputs; the host where there are none.
-Device common_device(const Operation& operation, const std::vector<Tensor>& inputs,
-                     const std::vector<Output>& outputs) {
-    CommonDevice common(called(operation));
+/// Device of the defined inputs and written outputs; the host without any.
+Device common_device(const Operation& operation, TensorList inputs, ListRef<Output> outputs) {
+    CommonDevice common(api_name(operation));
     for (const Tensor& input : inputs) common.take(input);
     for (const Output& output : outputs) common.take(output.target);
     return common.device();
 }
 
-/// A tensor without value belongs to the trace that made it, and nowhere else.
-void check_places(const Operation& operation, const std::vector<Tensor>& inputs, const std::vector<Output>& outputs,
-                  const Trace* trace) {
+/// A tensor without value belongs only to the trace that created it.
+void check_places(const Operation& operation, TensorList inputs, ListRef<Output> outputs, const Trace* trace) {
     const auto look = [&](const Tensor& tensor) {
         if (!tensor.defined() || !tensor.is_symbolic()) return;
-        if (!trace) throw_without_value(called(operation), fmt::format("a tensor of shape {}", tensor.shape().str()));
+        if (!trace) throw_without_value(api_name(operation), fmt::format("a tensor of shape {}", tensor.shape().str()));
         if (!tensor.impl()->storage->buffer->belongs_to(*trace))
             throw InvalidArgument(
                 fmt::format("{}: a tensor of shape {} is from an earlier forward, in which it had no value; expected "
                             "forward to return it",
-                            called(operation), tensor.shape().str()));
+                            api_name(operation), tensor.shape().str()));
     };
     for (const Tensor& input : inputs) look(input);
     for (const Output& output : outputs) look(output.target);
 }
 
-/// Does the work of a kernel; what it throws says what was called.
-void perform(const Record& record, const KernelArgs& args) {
-    try {
-        record.kernel->run(args);
-    } catch (const Error&) {
-        throw;  // names it already
-    } catch (const std::exception& error) {
-        throw DeviceError(fmt::format("{} on {} failed: {}", call_and_operation(record.call, record.operation->name()),
-                                      args.launch.device.str(), error.what()));
-    }
-}
+/// One eager operation as its stream executes it: the kernel, and the memory that it uses.
+struct EagerCall {
+    std::shared_ptr<const Operation> operation;
+    std::shared_ptr<const Kernel> kernel;
+    const char* call;                  ///< public function that issued it; may be null
+    recycled::Vector<void*> operands;  ///< first elements of the inputs, then of the outputs
+    std::size_t inputs = 0;
+    void* scratch = nullptr;
+    const StepCounters* step = nullptr;
+    StatusWord* status = nullptr;
+    const StatusWord* agreed = nullptr;
+    std::uint32_t ordinal = 0;
 
-/// Enqueues the record. `depends`: the reports that its operands depend on. Returns those of its results.
-eager_reports::Set execute(Record record, Device device, eager_reports::Set depends) {
-    Stream& stream = Stream::of(device);
-    const Operation& operation = *record.operation;
-    std::vector<Access> accesses;
-    std::vector<void*> pointers;
-    const std::size_t operands = record.in.size() + record.out.size();
-    constexpr std::size_t of_the_library = 4;  // scratch, the two status words and the random state
-    accesses.reserve(operands + of_the_library);
-    pointers.reserve(operands);
-    for (const auto* side : {&record.in, &record.out})
-        for (const Operand& operand : *side) {
-            pointers.push_back(operand.buffer ? first_element(operand) : nullptr);
-            if (operand.buffer) {
-                operand.buffer->used_on(stream);
-                accesses.push_back({operand.buffer->data(), operand.buffer->bytes(), operand.buffer->device(),
-                                    side == &record.in ? Access::Mode::read : Access::Mode::write});
-            }
+    /// Runs the kernel; exceptions name the called function.
+    void operator()(const ExecContext& context) const {
+        const KernelArgs args{
+            context, operands.data(), operands.data() + inputs, scratch, step, status, agreed, ordinal, 0, 0, 1};
+        try {
+            kernel->run(args);
+        } catch (const Error&) {
+            throw;  // already names it
+        } catch (const std::exception& error) {
+            throw DeviceError(fmt::format("{} on {} failed: {}", call_and_operation(call, operation->name()),
+                                          context.device.str(), error.what()));
         }
-    std::shared_ptr<Buffer> scratch;
-    if (const std::size_t bytes = record.kernel->scratch_bytes()) {
+    }
+};
+
+/// The operands of an eager call.
+class EagerOperands {
+public:
+    EagerOperands(Stream& stream, std::size_t count) : stream_(stream) {
+        constexpr std::size_t of_the_library = 4;  // scratch, the two status words and the random state
+        accesses_.reserve(count + of_the_library);
+        addresses_.reserve(count);
+    }
+    /// Adds a tensor, which may be undefined: an optional operand that is missing.
+    void add(const Tensor& tensor, const TensorMeta& meta, Access::Mode mode) {
+        if (!tensor.defined()) {
+            addresses_.push_back(nullptr);
+            return;
+        }
+        Buffer& buffer = *tensor.impl()->storage->buffer;
+        buffer.used_on(stream_);
+        addresses_.push_back(static_cast<char*>(buffer.data()) +
+                             static_cast<std::size_t>(meta.offset) * size_of(meta.dtype));
+        accesses_.push_back({buffer.data(), buffer.bytes(), buffer.device(), mode});
+    }
+    /// Adds memory of the library.
+    void add(const void* memory, std::size_t bytes, Access::Mode mode) {
+        accesses_.push_back({memory, bytes, stream_.device(), mode});
+    }
+    std::span<const Access> accesses() const { return accesses_; }
+    recycled::Vector<void*> take_addresses() { return std::move(addresses_); }
+
+private:
+    Stream& stream_;
+    recycled::Vector<Access> accesses_;
+    recycled::Vector<void*> addresses_;
+};
+
+/// Enqueues the call. `depends`: the reports that its operands depend on. Returns the reports of its results.
+eager_reports::Set execute(Stream& stream, EagerCall call, EagerOperands operands, eager_reports::Set depends) {
+    const Device device = stream.device();
+    const Operation& operation = *call.operation;
+    std::shared_ptr<Buffer> scratch;  // freed in stream order
+    if (const std::size_t bytes = call.kernel->scratch_bytes()) {
         scratch = Buffer::allocate(stream, bytes, "scratch");
-        accesses.push_back({scratch->data(), bytes, device, Access::Mode::write});
+        call.scratch = scratch->data();
+        operands.add(call.scratch, bytes, Access::Mode::write);
     }
     const auto [step, good] = eager_state::of(device);
-    StatusWord* status = good;
-    const StatusWord* agreed = good;
+    call.step = step;
+    call.status = good;
+    call.agreed = good;
     std::shared_ptr<EagerReport> report;
     if (operation.reports_status()) {
-        report = eager_reports::begin(device, called(operation));
-        status = eager_reports::word(*report);
-        accesses.push_back({status, sizeof(StatusWord), device, Access::Mode::write});
+        report = eager_reports::begin(device, api_name(operation));
+        call.status = eager_reports::word(*report);
+        operands.add(call.status, sizeof(StatusWord), Access::Mode::write);
     }
     if (operation.commits()) {
         const eager_reports::Gate gate = eager_reports::gate(depends, device);
-        if (gate.closed) return depends;  // what it would change stays as it is
-        if (gate.word) agreed = gate.word;
-        accesses.push_back({agreed, sizeof(StatusWord), device, Access::Mode::read});
+        if (gate.closed) return depends;  // the state that it would change remains unchanged
+        if (gate.word) call.agreed = gate.word;
+        operands.add(call.agreed, sizeof(StatusWord), Access::Mode::read);
     }
     if (operation.is_random() || operation.reports_status())
-        accesses.push_back({step, sizeof(StepState), device, Access::Mode::read});
+        operands.add(step, sizeof(StepCounters), Access::Mode::read);
+    call.operands = operands.take_addresses();
     const std::string_view name = operation.name();
-    const int threads = record.kernel->threads;
-    // Operands' memory is freed in stream order; the kernel needs their addresses alone.
-    const std::size_t inputs = record.in.size();
-    record.in.clear();
-    record.out.clear();
-    stream.run(
-        name, accesses,
-        [record = std::move(record), pointers = std::move(pointers), inputs, step = step, status, agreed,
-         memory = scratch ? scratch->data() : nullptr](const Launch& launch) {
-            perform(record, {launch, pointers.data(), pointers.data() + inputs, memory, step, status, agreed,
-                             record.ordinal, 0, 0, 1});
-        },
-        threads);
+    const int threads = call.kernel->threads;
+    if (stream.runs_at_once())
+        stream.run(name, operands.accesses(), std::ref(call), threads);
+    else
+        stream.run(name, operands.accesses(), std::move(call), threads);
     if (report) eager_reports::add(depends, eager_reports::end(report));
     return depends;
 }
@@ -273,22 +298,21 @@ TensorMeta meta_of(const Tensor& tensor) {
     return meta;
 }
 
-Operand operand_of(const Tensor& tensor, const TensorMeta& meta, bool traced) {
+Operand traced_operand(const Tensor& tensor, const TensorMeta& meta) {
     if (!tensor.defined()) return {nullptr, meta, nullptr};
     const auto& storage = tensor.impl()->storage;
-    return {storage->buffer, meta, traced && !storage->buffer->is_symbolic() ? storage : nullptr};
+    return {storage->buffer, meta, storage->buffer->is_symbolic() ? nullptr : storage};
 }
 
-/// `tensor` in the layout `wanted`, by a reorder where it lies differently.
+/// `tensor` in the layout `wanted`, after a reorder if its layout differs.
 Tensor converted(const Tensor& tensor, const TensorMeta& wanted) {
     if (!tensor.defined() || wanted.same_layout(meta_of(tensor))) return tensor;
-    return apply(make_operation(Reorder{}), {tensor}, {wanted})[0];
+    return apply_one(Reorder{}, {tensor}, wanted);
 }
 
-}  // namespace
-
-std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
-                          const std::vector<Output>& outputs) {
+/// Performs `operation`; `results`: one tensor for each output.
+void apply_to(std::shared_ptr<const Operation> operation, TensorList inputs, ListRef<Output> outputs,
+              std::span<Tensor> results) {
     Trace* trace = Trace::current();
     check_places(*operation, inputs, outputs, trace);
     const Device device = trace ? trace->prototype() : common_device(*operation, inputs, outputs);
@@ -300,69 +324,88 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     request.threads = settings.threads;
     request.deterministic = settings.deterministic;
     request.convolution = settings.convolution;
-    request.shards = operation->reach() == Reach::all_shards ? settings.shards : 1;
+    request.shards = operation->scope() == OperationScope::all_shards ? settings.shards : 1;
     request.in.reserve(inputs.size());
     request.out.reserve(outputs.size());
     for (const Tensor& input : inputs) request.in.push_back(meta_of(input));
     for (const Output& output : outputs)
         request.out.push_back(output.target.defined() ? meta_of(output.target) : output.meta);
 
-    Record record;
-    if (trace) record.asked = std::make_shared<const KernelRequest>(request);
-    record.call = PublicCall::name();
-    record.kernel = KernelTable::of(device.kind()).make(*operation, request);
-    if (operation->is_random()) record.ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
-    record.in.reserve(inputs.size());
-    record.out.reserve(outputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const Tensor input = converted(inputs[i], request.in[i]);
-        record.in.push_back(operand_of(input, meta_of(input), trace != nullptr));
-    }
-    std::vector<Tensor> results;
-    results.reserve(outputs.size());
+    std::shared_ptr<const KernelRequest> asked;
+    if (trace) asked = std::make_shared<const KernelRequest>(request);
+    std::shared_ptr<const Kernel> kernel = KernelTable::of(device.kind()).make(*operation, request);
+    std::uint32_t ordinal = 0;
+    if (operation->is_random()) ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
+    recycled::Vector<Tensor> given;  // the inputs in the layouts of the kernel
+    given.reserve(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) given.push_back(converted(inputs[i], request.in[i]));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-        if (!outputs[i].wanted) {
-            results.emplace_back();
-            record.out.push_back(operand_of({}, {}, trace != nullptr));
-            continue;
-        }
-        TensorMeta meta = request.out[i];
-        meta.batch = outputs[i].target.defined() ? meta.batch : outputs[i].meta.batch;
-        if (outputs[i].target.defined()) {
-            if (trace && !outputs[i].target.is_symbolic() && !operation->commits())
+        const Tensor& target = outputs[i].target;
+        TensorMeta& meta = request.out[i];
+        if (!outputs[i].wanted) continue;
+        if (target.defined()) {
+            if (trace && !target.is_symbolic() && !operation->commits())
                 throw InvalidArgument(
                     fmt::format("{} inside forward writes a tensor from outside (a parameter, a buffer or a constant); "
                                 "expected forward to write only its own tensors",
-                                called(*operation)));
-            require_single_elements(outputs[i].target, called(*operation));
-            results.push_back(outputs[i].target);
-            outputs[i].target.impl()->storage->count_write();
+                                api_name(*operation)));
+            require_single_elements(target, api_name(*operation));
+            results[i] = target;
+            target.impl()->storage->count_write();
         } else {
-            auto impl = std::make_shared<TensorImpl>();
-            impl->storage = std::make_shared<Storage>();
-            impl->storage->opaque = meta.opaque;
-            impl->storage->buffer =
-                trace ? trace->buffer(meta.bytes()) : Buffer::allocate(Stream::of(device), meta.bytes(), "tensors");
-            impl->meta = meta;
-            if (meta.opaque) impl->meta.strides = meta.shape.contiguous_strides();  // should it become strided
-            impl->meta.opaque = nullptr;
-            results.emplace_back(std::move(impl));
+            meta.batch = outputs[i].meta.batch;
+            results[i] = tensor_over(
+                trace ? trace->buffer(meta.bytes()) : Buffer::allocate(Stream::of(device), meta.bytes(), "tensors"),
+                meta);
         }
-        record.out.push_back(operand_of(results.back(), meta, trace != nullptr));
     }
-    record.operation = std::move(operation);
     if (trace) {
+        Record record;
+        record.asked = std::move(asked);
+        record.call = ApiScope::name();
+        record.kernel = std::move(kernel);
+        record.ordinal = ordinal;
+        record.in.reserve(inputs.size());
+        record.out.reserve(outputs.size());
+        for (const Tensor& input : given) record.in.push_back(traced_operand(input, meta_of(input)));
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+            record.out.push_back(traced_operand(results[i], results[i].defined() ? request.out[i] : TensorMeta()));
+        record.operation = std::move(operation);
         trace->append(std::move(record));
-        return results;
+        return;
     }
+    Stream& stream = Stream::of(device);
+    EagerOperands operands(stream, inputs.size() + outputs.size());
+    for (const Tensor& input : given)
+        operands.add(input, input.defined() ? input.impl()->meta : TensorMeta(), Access::Mode::read);
+    for (std::size_t i = 0; i < outputs.size(); ++i) operands.add(results[i], request.out[i], Access::Mode::write);
     eager_reports::Set depends;
-    for (const auto* tensors : {&inputs, &std::as_const(results)})
-        for (const Tensor& tensor : *tensors) eager_reports::add(depends, eager_reports::of(tensor));
-    depends = execute(std::move(record), device, std::move(depends));
+    for (const Tensor& input : inputs) eager_reports::add(depends, eager_reports::of(input));
+    for (const Tensor& result : results) eager_reports::add(depends, eager_reports::of(result));
+    EagerCall call;
+    call.operation = std::move(operation);
+    call.kernel = std::move(kernel);
+    call.call = ApiScope::name();
+    call.inputs = inputs.size();
+    call.ordinal = ordinal;
+    depends = execute(stream, std::move(call), std::move(operands), std::move(depends));
     if (depends)
         for (const Tensor& result : results)
             if (result.defined()) result.impl()->storage->reports = depends;
+}
+
+}  // namespace
+
+std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, TensorList inputs, ListRef<Output> outputs) {
+    std::vector<Tensor> results(outputs.size());
+    apply_to(std::move(operation), inputs, outputs, results);
     return results;
+}
+
+Tensor apply_one(std::shared_ptr<const Operation> operation, TensorList inputs, const Output& output) {
+    Tensor result;
+    apply_to(std::move(operation), inputs, std::span<const Output>(&output, 1), {&result, 1});
+    return result;
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Records: every operation becomes one. An Operation defines what is done and with which attributes; a Record adds the
+// Records: every operation becomes one. An Operation defines the computation and its attributes; a Record adds the
 // buffers it reads and writes and the kernel that executes it. Outside of a trace, a record is executed at once; while
 // a model is traced, a Trace collects it instead.
 #pragma once
@@ -16,6 +16,7 @@
 
 #include "lockstep/runtime/operation.h"
 #include "lockstep/runtime/random.h"
+#include "lockstep/runtime/recycled.h"
 #include "lockstep/runtime/status.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/tensor.h"
@@ -29,13 +30,16 @@ struct Operand {
     std::shared_ptr<Storage> storage;  ///< in a trace, for operands that exist outside it (parameters, constants)
 };
 
+/// Bytes to which a kernel's scratch memory is aligned.
+constexpr std::size_t scratch_alignment = 256;
+
 /// Arguments of a kernel: device, memory and step. Valid during the call only.
 struct KernelArgs {
-    const Launch& launch;
+    const ExecContext& context;
     void* const* in;   ///< first element of each input (offset applied); all_shards: inputs of shard 0, then 1, ...
     void* const* out;  ///< first element of each output
-    void* scratch;     ///< at least scratch_bytes(), aligned to 256, or null if that is 0
-    const StepState* step;     ///< device memory: seed, step, microbatch
+    void* scratch;     ///< at least scratch_bytes(), aligned to scratch_alignment, or null if that is 0
+    const StepCounters* step;  ///< device memory: seed, step, microbatch
     StatusWord* status;        ///< device memory: this shard's status word; forward kernels report here
     const StatusWord* agreed;  ///< device memory: agreed status of all devices; committing kernels check it first
     std::uint32_t ordinal;     ///< ordinal of a random operation in `forward`
@@ -59,7 +63,7 @@ class Kernel {
 public:
     virtual ~Kernel() = default;
     virtual std::size_t scratch_bytes() const { return 0; }
-    /// CPU: computes. CUDA: enqueues the work on `launch.native`.
+    /// CPU: computes. CUDA: enqueues the work on `context.native`.
     virtual void run(const KernelArgs& args) const = 0;
     /// Number of CPU threads it was created for.
     int threads = 1;
@@ -92,11 +96,11 @@ struct KernelRequest {
     int threads = 1;
     bool deterministic = false;
     int shards = 1;  ///< upper bound of KernelArgs::shards
-    std::vector<TensorMeta> in, out;
+    recycled::Vector<TensorMeta> in, out;
     ConvAlgorithm convolution = ConvAlgorithm::automatic;
 
     /// Whether an operand is f16 or bf16.
-    bool has_short_floats() const;
+    bool has_half_types() const;
     /// Whether an optional operand is present.
     bool has_in(std::size_t input) const { return !in[input].shape.empty(); }
     bool has_out(std::size_t output) const { return !out[output].shape.empty(); }
@@ -132,18 +136,18 @@ public:
             },
             [](const Operation& operation) { return supports(static_cast<const OperationOf<Op>&>(operation).op()); });
     }
-    /// table.add_short_floats<Relu, make_short_relu>(), in addition to add(): a factory for requests with operands of
+    /// table.add_half_types<Relu, make_half_relu>(), in addition to add(): a factory for requests with operands of
     /// f16 or bf16. Without a factory, if `supports` returns false, or if `make` returns null and leaves the request
     /// unchanged, the request is widened: the f32 kernel runs between conversions. These keep the layouts that it asks
     /// for if they exist for 16 bits (OpaqueLayout::with_dtype).
     template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&),
               bool (*supports)(const Op&) = detail::all_attributes<Op>>
-    void add_short_floats() {
-        add_short_floats(typeid(OperationOf<Op>),
-                         [](const Operation& operation, KernelRequest& request) -> std::unique_ptr<Kernel> {
-                             const Op& op = static_cast<const OperationOf<Op>&>(operation).op();
-                             return supports(op) ? make(op, request) : nullptr;
-                         });
+    void add_half_types() {
+        add_half_types(typeid(OperationOf<Op>),
+                       [](const Operation& operation, KernelRequest& request) -> std::unique_ptr<Kernel> {
+                           const Op& op = static_cast<const OperationOf<Op>&>(operation).op();
+                           return supports(op) ? make(op, request) : nullptr;
+                       });
     }
     /// Whether there is a kernel for an operation with these attributes.
     bool has(const Operation& operation) const;
@@ -153,7 +157,7 @@ public:
 private:
     using Supports = bool (*)(const Operation&);
     void add(std::type_index operation, Factory factory, Supports supports);
-    void add_short_floats(std::type_index operation, Factory factory);
+    void add_half_types(std::type_index operation, Factory factory);
     struct Impl;
     explicit KernelTable(DeviceKind kind);
     std::shared_ptr<Impl> impl_;
@@ -191,7 +195,7 @@ struct Record {
 std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device);
 
 /// An output of `apply`: a fresh tensor, an existing one that is written (its version grows), or an optional one that
-/// is not wanted.
+/// is not requested.
 struct Output {
     Output() : wanted(false) {}
     Output(TensorMeta fresh) : meta(std::move(fresh)) {}      // NOLINT(google-explicit-constructor)
@@ -202,16 +206,16 @@ struct Output {
 };
 
 /// Performs `operation` on `inputs`: executes it at once on the inputs' device or, under a Trace, appends its record.
-/// Only optional operands may be missing (see KernelRequest); results of outputs that are not wanted are undefined.
+/// Only optional operands may be missing (see KernelRequest); results of outputs that are not requested are undefined.
 /// Throws InvalidArgument if defined inputs are on different devices, and if several elements of a written tensor share
 /// memory. Not tracked by autograd.
-std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
-                          const std::vector<Output>& outputs);
-
+std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, TensorList inputs, ListRef<Output> outputs);
 /// `apply` with one output.
+Tensor apply_one(std::shared_ptr<const Operation> operation, TensorList inputs, const Output& output);
+
 template <class Op>
-Tensor apply_one(Op op, const std::vector<Tensor>& inputs, const Output& output) {
-    return apply(make_operation(std::move(op)), inputs, {output})[0];
+Tensor apply_one(Op op, TensorList inputs, const Output& output) {
+    return apply_one(std::shared_ptr<const Operation>(make_operation(std::move(op))), inputs, output);
 }
 
 /// Scope that sets the number of threads for eager work on CPU devices, deterministic algorithms and the convolution

@@ -27,9 +27,9 @@ constexpr bool takes_members(std::index_sequence<I...>) {
     return requires { T{(static_cast<void>(I), AnyMember{})...}; };
 }
 
-constexpr std::size_t most_members = 8;
+constexpr std::size_t max_members = 8;
 
-template <class T, std::size_t count = most_members + 1>
+template <class T, std::size_t count = max_members + 1>
 constexpr std::size_t member_count() {
     if constexpr (takes_members<T>(std::make_index_sequence<count>{}))
         return count;
@@ -45,7 +45,7 @@ auto members_of_aggregate(const T& value) {
     static_assert(std::is_aggregate_v<T>,
                   "an operation must be an aggregate: a struct of public members, without constructors");
     constexpr std::size_t count = member_count<T>();
-    static_assert(count <= most_members, "an operation has at most eight members; group them in a struct");
+    static_assert(count <= max_members, "an operation has at most eight members; group them in a struct");
     if constexpr (count == 0) {
         static_assert(std::is_empty_v<T>, "every member must be convertible from AnyMember");
         return std::tuple<>();

@@ -52,7 +52,7 @@ Times without(const Times& a, const Times& b) {
     return result;
 }
 
-/// When spans that `wanted` takes were under way.
+/// Times at which spans selected by `wanted` were active.
 template <class Wanted>
 Times times_of(const std::vector<const StepSpan*>& spans, Wanted&& wanted) {
     Times times;
@@ -63,7 +63,7 @@ Times times_of(const std::vector<const StepSpan*>& spans, Wanted&& wanted) {
 
 bool computes(const StepSpan& span) { return span.kind == SpanKind::forward || span.kind == SpanKind::backward; }
 
-/// When each computing stream first did something for `step`.
+/// Time at which each compute stream first worked on `step`.
 std::map<std::string_view, double> beginnings(const LoggedStep& step) {
     std::map<std::string_view, double> first;
     for (const StepSpan& span : step.spans)
@@ -85,7 +85,7 @@ Times arrivals_awaited(const LoggedStep& step) {
     return merged(std::move(times));
 }
 
-/// Takes what `cause` explains away from `waiting`; returns how long that is.
+/// Removes the parts explained by `cause` from `waiting`; returns their length.
 double explained(Times& waiting, const Times& cause) {
     const double before = total(waiting);
     waiting = without(waiting, cause);
@@ -112,7 +112,7 @@ std::vector<StepSplit> split_steps(const std::vector<LoggedStep>& steps) {
         const LoggedStep &step = steps[number], &next = steps[number + 1];
         const auto begins = beginnings(step), ends = beginnings(next);
         if (next.number != step.number + 1 || begins.empty()) continue;
-        // Streams don't wait for each other between steps: neighbours' spans reach into this one's time.
+        // Streams do not wait for each other between steps: spans of neighbouring steps overlap this one's time.
         std::vector<const StepSpan*> own, near;
         Times awaited;
         for (std::size_t i = number == 0 ? 0 : number - 1; i <= number + 1; ++i) {
@@ -149,7 +149,7 @@ std::vector<StepSplit> split_steps(const std::vector<LoggedStep>& steps) {
             split.slowest += share * (explained(waiting, others) + explained(waiting, awaited));
             split.exposed += share * explained(waiting, communication);
             split.update += share * explained(waiting, updating);
-            // What is left of the time before the next step's first work.
+            // The remaining time before the next step's first work.
             double last = begin;
             for (const StepSpan* span : own)
                 if (span->stream == stream) last = std::max(last, span->end);

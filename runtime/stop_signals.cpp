@@ -40,7 +40,8 @@ bool SignalRecord::add(int signal, std::chrono::milliseconds now) noexcept {
     first_.compare_exchange_strong(none, signal);
     if (is_advance_warning(signal)) return false;
     std::int64_t came = 0;
-    return !came_.compare_exchange_strong(came, now.count()) && now.count() - came >= StopSignals::one_wish.count();
+    return !came_.compare_exchange_strong(came, now.count()) &&
+           now.count() - came >= StopSignals::coalesce_window.count();
 }
 
 void SignalRecord::clear() noexcept {

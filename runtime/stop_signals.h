@@ -2,7 +2,7 @@
 //
 //     ls::StopSignals stop;
 //     for (auto& [images, labels] : batches) {
-//         if (model.stops(stop)) break;      // on all ranks before the same step
+//         if (model.should_stop(stop)) break;      // on all ranks before the same step
 //         model.step(sgd, images, labels, ls::nll_loss);
 //     }
 #pragma once
@@ -19,14 +19,14 @@ namespace lockstep {
 /// some time before it kills a process.
 constexpr bool is_advance_warning(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGXCPU; }
 
-/// While it lives, the first of its signals is recorded and otherwise ignored. A second signal, at least `one_wish`
-/// later, gets the action that it had before. Advance warnings count as neither: they are recorded, and the SIGTERM
-/// after one does not terminate the process yet. Ignored signals stay ignored (nohup). One instance at a time per
-/// process; the destructor restores the previous actions.
+/// While it lives, the first of its signals is recorded and otherwise ignored. A second signal, at least
+/// `coalesce_window` later, gets the action that it had before. Advance warnings count as neither: they are recorded,
+/// and the SIGTERM after one does not terminate the process yet. Ignored signals stay ignored (nohup). One instance at
+/// a time per process; the destructor restores the previous actions.
 class StopSignals {
 public:
     /// Terminals, launchers and `timeout` send one request several times, to a process and to its group.
-    static constexpr std::chrono::milliseconds one_wish{300};
+    static constexpr std::chrono::milliseconds coalesce_window{300};
 
     /// Throws InvalidArgument if an instance already exists, or for signals that cannot be caught.
     explicit StopSignals(const std::vector<int>& numbers = {SIGINT, SIGTERM});

@@ -11,15 +11,13 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/runtime/copy_count.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"
+#include "lockstep/runtime/cpu/serial_mode.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/backend.h"
-#include "lockstep/runtime/internal/eager_reports.h"
-#include "lockstep/runtime/internal/ending.h"
-#include "lockstep/runtime/internal/forked.h"
-#include "lockstep/runtime/internal/rest.h"
-#include "lockstep/runtime/internal/serial_mode.h"
+#include "lockstep/runtime/internal/copy_count.h"
+#include "lockstep/runtime/internal/eager.h"
+#include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/order_checker.h"
 
 namespace lockstep {
@@ -50,10 +48,11 @@ void check_ownership(const Stream& stream, std::string_view what, std::span<cons
     }
 }
 
-/// A call that gives the device work. The host's own work goes on: threads that end with a static object do it.
+/// For calls that give the device work. The host's own work is still allowed: threads joined by static destructors use
+/// it.
 void require_open(std::string_view what, Device device) {
     forked::require(what, device);
-    if (ending::begun() && !device.is_host()) ending::hold_back(what);
+    if (process_exit::begun() && !device.is_host()) process_exit::hold_back(what);
 }
 
 }  // namespace
@@ -84,18 +83,18 @@ double Event::elapsed_ms(const Event& from, const Event& to) {
     return to.impl_->elapsed_ms_since(*from.impl_);
 }
 
-void rest_at_exit() {
+void drain_at_exit() {
     if (stop_cpu_workers_from_one()) return;  // it would wait for itself
     try {
-        rest_all_streams();
-    } catch (...) {  // the process is ending; there is nobody left to tell
+        drain_all_streams();
+    } catch (...) {  // the process is ending; no caller is left to report to
     }
 }
 
-/// Work that is under way when main returns needs what libraries keep in static objects (oneDNN's kernels, made at
-/// their first use). The main thread's own objects go before any static one, so that is when to wait.
+/// Work in flight when main returns needs static objects of libraries (oneDNN's kernels, created at first use). The
+/// main thread's thread-local objects are destroyed before any static one, so the wait happens here.
 struct MainThread {
-    ~MainThread() { rest_at_exit(); }
+    ~MainThread() { drain_at_exit(); }
 };
 thread_local MainThread main_thread;
 [[maybe_unused]] const MainThread* const made_on_the_main_thread = &main_thread;
@@ -106,9 +105,9 @@ public:
     static StreamTable& instance() {
         static StreamTable* table = [] {
             auto* made = new StreamTable;
-            std::atexit(rest_at_exit);  // for what static destructors enqueue
-            ending::wait_for_devices = rest_at_exit;
-            ending::watch();
+            std::atexit(drain_at_exit);  // for work enqueued by static destructors
+            process_exit::wait_for_devices = drain_at_exit;
+            process_exit::watch();
             return made;
         }();
         return *table;
@@ -124,7 +123,7 @@ public:
         Stream* stream = find(device, role, index);
         if (!stream) {
             require_visible(device);
-            // Made without the lock: a GPU's first stream waits for its driver.
+            // Created without the lock: a GPU's first stream waits for its driver.
             std::unique_ptr<Stream> made(new Stream(device, role, index, next_id_++));
             const std::scoped_lock lock(mutex_);
             auto& place = streams_[{device, role, index}];
@@ -144,12 +143,12 @@ public:
     }
 
 private:
-    static constexpr std::size_t roles = 5, most_devices = 65;
+    static constexpr std::size_t roles = 5, max_devices = 65;
 
-    /// Where stream 0 of a role is kept for all to see without a lock; null for devices of high numbers.
+    /// Lock-free cache of stream 0 of a role; null for devices with high numbers.
     std::atomic<Stream*>* first_of(Device device, StreamRole role) {
         const auto number = static_cast<std::size_t>(device.index() + 1);
-        if (number >= most_devices) return nullptr;
+        if (number >= max_devices) return nullptr;
         return &firsts_[static_cast<std::size_t>(device.kind())][number][static_cast<std::size_t>(role)];
     }
     Stream* find(Device device, StreamRole role, int index) {
@@ -160,7 +159,7 @@ private:
 
     std::mutex mutex_;
     std::map<std::tuple<Device, StreamRole, int>, std::unique_ptr<Stream>> streams_;
-    std::array<std::array<std::array<std::atomic<Stream*>, roles>, most_devices>, 2> firsts_{};
+    std::array<std::array<std::array<std::atomic<Stream*>, roles>, max_devices>, 2> firsts_{};
     std::atomic<int> next_id_{0};
 };
 
@@ -186,6 +185,8 @@ void Stream::run(std::string_view what, std::span<const Access> accesses, Work w
     const serial_mode::Guard guard(device_, accesses);
     impl_->run(std::move(work), std::max(threads, 1));
 }
+
+bool Stream::runs_at_once() const { return impl_->runs_at_once(); }
 
 void Stream::account_copy(std::span<Access, 2> accesses, std::size_t bytes) {
     require_open("copy", device_);
@@ -268,7 +269,7 @@ void Stream::synchronize() {
     };
     try {
         impl_->synchronize();
-    } catch (...) {  // of work that failed: nothing runs there any more
+    } catch (...) {  // from failed work: nothing runs there any more
         rests();
         throw;
     }
@@ -278,11 +279,11 @@ void Stream::synchronize() {
 bool Stream::idle() const { return impl_->idle(); }
 
 void synchronize_all() {
-    rest_all_streams();
+    drain_all_streams();
     eager_reports::check_all();
 }
 
-void rest_all_streams() {
+void drain_all_streams() {
     std::exception_ptr first;
     for (Stream* stream : StreamTable::instance().all()) {
         try {

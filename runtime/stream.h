@@ -27,14 +27,14 @@ struct Access {
 };
 
 /// Argument of a piece of work when it runs.
-struct Launch {
+struct ExecContext {
     Device device;
     void* native = nullptr;  ///< cudaStream_t on CUDA, otherwise null
 };
 
 /// On CPU devices the work itself, run by the stream's worker. On CUDA, a function that enqueues on `native` and
 /// returns, run at once on the calling thread.
-using Work = std::function<void(const Launch&)>;
+using Work = std::function<void(const ExecContext&)>;
 
 /// A point in a stream. Reusable: a wait refers to the latest record before it.
 class Event {
@@ -93,6 +93,8 @@ public:
     /// Enqueues `work` to run with `threads` CPU threads. Throws InvalidArgument if an access belongs to another device
     /// and is not a declared peer read. A Work that throws makes the stream fail: `synchronize` rethrows.
     void run(std::string_view what, std::span<const Access> accesses, Work work, int threads = 1);
+    /// Whether `run` calls its Work before it returns, as on the host and on CUDA devices.
+    bool runs_at_once() const;
     /// Enqueues a copy. One side must belong to this stream's device or be host memory.
     void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
     /// Enqueues a copy of `rows` rows of `row_bytes` bytes between pitched memories.
@@ -144,7 +146,7 @@ public:
     StreamThreads& operator=(const StreamThreads&) = delete;
 
 private:
-    int made_in_;  // see forked::generation
+    int fork_generation_;  // see forked::generation
 };
 
 }  // namespace lockstep

@@ -6,15 +6,16 @@
 #include <cstring>
 #include <optional>
 #include <ostream>
+#include <utility>
 
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/eager_reports.h"
-#include "lockstep/runtime/internal/operand.h"
-#include "lockstep/runtime/internal/public_call.h"
-#include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/internal/eager.h"
+#include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/random.h"
+#include "lockstep/runtime/recycled.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -64,10 +65,23 @@ std::string TensorMeta::str() const {
 
 // ---- factories --------------------------------------------------------------------------------------------------
 
+Tensor tensor_over(std::shared_ptr<Buffer> buffer, const TensorMeta& meta) {
+    auto impl = recycled::make_shared<TensorImpl>();
+    impl->storage = recycled::make_shared<Storage>();
+    impl->storage->buffer = std::move(buffer);
+    impl->meta = meta;
+    if (meta.opaque) {
+        impl->storage->opaque = std::move(impl->meta.opaque);
+        impl->meta.opaque = nullptr;
+        impl->meta.strides = meta.shape.contiguous_strides();  // in case it becomes strided
+    }
+    return Tensor(std::move(impl));
+}
+
 namespace {
 
 void check_shape(const Shape& shape) {
-    constexpr std::int64_t most = std::int64_t{1} << 60;  // elements; their bytes still fit 64 bits
+    constexpr std::int64_t most = std::int64_t{1} << 60;  // number of elements whose bytes still fit 64 bits
     std::int64_t count = 1;
     for (const std::int64_t size : shape) {
         if (size < 0)
@@ -86,15 +100,11 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
     check_shape(shape);
     const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
     if (Trace* trace = Trace::current()) return trace->input(meta);
-    auto impl = std::make_shared<TensorImpl>();
-    impl->storage = std::make_shared<Storage>();
-    impl->storage->buffer = Buffer::allocate(Stream::of(device), meta.bytes(), "tensors");
-    impl->meta = meta;
-    return Tensor(std::move(impl));
+    return tensor_over(Buffer::allocate(Stream::of(device), meta.bytes(), "tensors"), meta);
 }
 
 Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device) {
-    const PublicCall call("full");
+    const ApiScope call("full");
     const Tensor tensor = empty(shape, dtype, device);
     tensor.fill_(value);
     return tensor;
@@ -109,12 +119,10 @@ Tensor Tensor::from_bytes(const void* values, std::size_t count, DType dtype, co
         throw InvalidArgument(
             fmt::format("a tensor of shape {} needs {} values, but there are {}; expected one per element", shape.str(),
                         shape.numel(), count));
-    auto impl = std::make_shared<TensorImpl>();
-    impl->storage = std::make_shared<Storage>();
-    impl->meta = TensorMeta::contiguous(dtype, shape);
-    impl->storage->buffer = Buffer::allocate(Stream::of(Device::host()), impl->meta.bytes(), "tensors");
-    if (count > 0) std::memcpy(impl->storage->buffer->data(), values, impl->meta.bytes());
-    return Tensor(std::move(impl)).to(device);
+    const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
+    std::shared_ptr<Buffer> buffer = Buffer::allocate(Stream::of(Device::host()), meta.bytes(), "tensors");
+    if (count > 0) std::memcpy(buffer->data(), values, meta.bytes());
+    return tensor_over(std::move(buffer), meta).to(device);
 }
 
 Tensor Tensor::rand(const Shape& shape) {
@@ -167,7 +175,7 @@ Tensor Tensor::tag_batch(bool batch) const {
     if (batch && dims() == 0)
         throw InvalidArgument("tag_batch: a scalar has no batch dimension; expected at least one dimension");
     if (is_batch() == batch) return *this;
-    auto impl = std::make_shared<TensorImpl>();
+    auto impl = recycled::make_shared<TensorImpl>();
     impl->storage = impl_->storage;
     impl->meta = impl_->meta;
     impl->meta.batch = batch;
@@ -193,7 +201,7 @@ namespace {
 
 void require_value(const char* call, const Tensor& tensor) {
     if (!Trace::current() && !tensor.is_symbolic()) return;
-    throw_without_value(PublicCall::name() ? PublicCall::name() : call,
+    throw_without_value(ApiScope::name() ? ApiScope::name() : call,
                         fmt::format("a tensor of shape {}", tensor.shape().str()));
 }
 
@@ -202,7 +210,7 @@ void require_value(const char* call, const Tensor& tensor) {
 // ---- converting and copying --------------------------------------------------------------------------------------
 
 Tensor Tensor::to(DType target) const {
-    const PublicCall call("to(dtype)");
+    const ApiScope call("to(dtype)");
     if (dtype() == target) return *this;
     const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(target, shape(), is_batch()));
     if (is_floating(target) && is_floating(dtype()) && needs_autograd({*this}))
@@ -213,7 +221,7 @@ Tensor Tensor::to(DType target) const {
 }
 
 Tensor Tensor::clone() const {
-    const PublicCall call("clone");
+    const ApiScope call("clone");
     const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(dtype(), shape(), is_batch()));
     if (needs_autograd({*this}))
         add_autograd_node("clone", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
@@ -221,7 +229,7 @@ Tensor Tensor::clone() const {
 }
 
 Tensor Tensor::contiguous() const {
-    const PublicCall call("contiguous");
+    const ApiScope call("contiguous");
     if (!is_contiguous() && defined_impl("contiguous").storage->opaque) make_strided(*this);
     return is_contiguous() ? *this : clone();
 }
@@ -258,7 +266,7 @@ double Tensor::item() const {
     if (numel() != 1)
         throw InvalidArgument(
             fmt::format("item: a tensor of shape {} has {} elements; expected exactly one", shape().str(), numel()));
-    const PublicCall call("item");
+    const ApiScope call("item");
     double value = 0;
     const Tensor wide = detach().to(DType::f64);
     wide.copy_out(&value, DType::f64);
@@ -310,7 +318,7 @@ void Tensor::set_grad(const Tensor& gradient) const {
 }
 
 Tensor Tensor::detach() const {
-    auto impl = std::make_shared<TensorImpl>();
+    auto impl = recycled::make_shared<TensorImpl>();
     impl->storage = defined_impl("detach").storage;
     impl->meta = impl_->meta;
     return Tensor(std::move(impl));
@@ -338,10 +346,12 @@ void Tensor::register_hook(std::function<void(const Tensor& gradient)> hook) con
     if (!requires_grad())
         throw InvalidArgument("register_hook: the tensor does not require a gradient; expected requires_grad_() first");
     if (!hook) throw InvalidArgument("register_hook: no function; expected one to call");
-    if (impl_->node)
+    if (impl_->node) {
+        impl_->node->hooks.resize(impl_->node->outputs);
         impl_->node->hooks[static_cast<std::size_t>(impl_->output_index)].push_back(std::move(hook));
-    else
+    } else {
         impl_->leaf_hooks.push_back(std::move(hook));
+    }
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) { return out << tensor.str(); }

@@ -15,6 +15,7 @@
 
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/dtype.h"
+#include "lockstep/runtime/list_ref.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/shape.h"
 
@@ -239,5 +240,8 @@ private:
 };
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+/// Tensors as an argument: `{x, weight}` or a vector.
+using TensorList = ListRef<Tensor>;
 
 }  // namespace lockstep

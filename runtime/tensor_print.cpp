@@ -1,4 +1,4 @@
-// Tensors as text.
+// Text form of tensors.
 #include <fmt/format.h>
 
 #include "lockstep/runtime/tensor.h"

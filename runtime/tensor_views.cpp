@@ -3,10 +3,12 @@
 
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/public_call.h"
-#include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/record.h"
+#include "lockstep/runtime/recycled.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -15,7 +17,7 @@ namespace {
 /// A tensor on the storage of `base` (made strided) with another arrangement.
 Tensor view(const Tensor& base, const Shape& shape, const Shape& strides, std::int64_t offset, bool batch) {
     make_strided(base);
-    auto impl = std::make_shared<TensorImpl>();
+    auto impl = recycled::make_shared<TensorImpl>();
     impl->storage = base.impl()->storage;
     impl->meta = base.impl()->meta;
     impl->meta.shape = shape;
@@ -27,7 +29,7 @@ Tensor view(const Tensor& base, const Shape& shape, const Shape& strides, std::i
 
 std::int64_t offset_of(const Tensor& tensor) { return tensor.impl()->meta.offset; }
 
-/// Strides that let `shape` see the elements of (`from`, `strides`) in row-major order; nothing when a copy is needed.
+/// Strides for viewing the elements of (`from`, `strides`) as `shape` in row-major order; nullopt if a copy is needed.
 std::optional<Shape> reshaped_strides(const Shape& from, const Shape& strides, const Shape& shape) {
     Shape result = shape;
     int j = shape.dims() - 1;
@@ -59,7 +61,7 @@ std::optional<Shape> reshaped_strides(const Shape& from, const Shape& strides, c
 }  // namespace
 
 Tensor Tensor::reshape(const Shape& wanted) const {
-    const PublicCall call("reshape");
+    const ApiScope call("reshape");
     Shape target = wanted;
     int open = -1;
     std::int64_t known = 1;
@@ -145,7 +147,7 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t
     make_strided(*this);
     Shape sizes = shape();
     Shape steps = impl_->meta.strides;
-    sizes[d] = (end - start) / step + ((end - start) % step != 0 ? 1 : 0);
+    sizes[d] = ceil_div(end - start, step);
     const std::int64_t offset = offset_of(*this) + start * steps[d];
     if (sizes[d] > 1) steps[d] *= step;
     const Tensor result = view(*this, sizes, steps, offset, is_batch() && d != 0);

@@ -1,4 +1,4 @@
-// Writing into tensors that exist.
+// Writes to existing tensors.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -6,16 +6,16 @@
 
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/public_call.h"
-#include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
 namespace {
 
-/// Refuses writes that autograd would not see.
+/// Rejects writes that autograd would not see.
 void check_writable(const Tensor& tensor, const char* what) {
     if (!tensor.defined())
         throw InvalidArgument(fmt::format("{}: the tensor is undefined; expected a defined tensor", what));
@@ -24,7 +24,7 @@ void check_writable(const Tensor& tensor, const char* what) {
             fmt::format("{}: the tensor to write is tracked by autograd; expected a NoGrad scope", what));
 }
 
-/// First and last element in memory, of a strided tensor that has some.
+/// First and last element, in memory, of a strided tensor that is not empty.
 std::pair<std::int64_t, std::int64_t> extent(const TensorMeta& meta) {
     std::int64_t last = meta.offset;
     for (int i = 0; i < meta.shape.dims(); ++i) last += (meta.shape[i] - 1) * meta.strides[i];
@@ -33,7 +33,7 @@ std::pair<std::int64_t, std::int64_t> extent(const TensorMeta& meta) {
 
 enum class Overlap : std::uint8_t { none, partial, same, unknown };
 
-/// How two views of one storage share memory; `unknown` where elements lie between each other. As PyTorch judges it.
+/// How two views of one storage share memory, by PyTorch's rules; `unknown` if their elements interleave.
 Overlap overlap(const TensorMeta& a, const TensorMeta& b) {
     if (a.numel() == 0 || b.numel() == 0) return Overlap::none;
     if (a.same_layout(b) && a.offset == b.offset) return Overlap::same;
@@ -56,7 +56,7 @@ bool repeats_elements(const TensorMeta& meta) {
 }
 
 const Tensor& Tensor::copy_(const Tensor& source) const {
-    const PublicCall call("copy_");
+    const ApiScope call("copy_");
     check_writable(*this, "copy_");
     const NoGrad no_grad;
     make_strided(*this);
@@ -76,12 +76,12 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 }
 
 const Tensor& Tensor::fill_(double value) const {
-    const PublicCall call("fill_");
+    const ApiScope call("fill_");
     check_writable(*this, "fill_");
     const NoGrad no_grad;
     make_strided(*this);
     Tensor target = detach();
-    for (int i = 0; i < dims(); ++i)  // all elements become the same, so those that are one are written once
+    for (int i = 0; i < dims(); ++i)  // all elements become the same, so elements that share memory are written once
         if (strides()[i] == 0 && size(i) > 1) target = target.slice(i, 0, 1);
     apply_one(Fill{value}, {}, target);
     return *this;

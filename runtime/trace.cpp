@@ -3,6 +3,8 @@
 #include <atomic>
 #include <utility>
 
+#include "lockstep/runtime/internal/operands.h"
+
 namespace lockstep {
 
 namespace {
@@ -13,15 +15,9 @@ std::atomic<std::uint64_t> next_number{1};
 Trace::Trace(const TraceSettings& settings) : number_(next_number++), settings_(settings) {}
 
 Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
-    auto impl = std::make_shared<TensorImpl>();
-    impl->storage = std::make_shared<Storage>();
-    impl->storage->opaque = meta.opaque;
-    impl->storage->buffer = buffer(meta.bytes());
-    impl->meta = meta;
-    if (meta.opaque) impl->meta.strides = meta.shape.contiguous_strides();  // should it become strided
-    impl->meta.opaque = nullptr;
-    impl->requires_grad = requires_grad;
-    return Tensor(std::move(impl));
+    Tensor input = tensor_over(buffer(meta.bytes()), meta);
+    input.impl()->requires_grad = requires_grad;
+    return input;
 }
 
 std::shared_ptr<Buffer> Trace::buffer(std::size_t bytes) { return Buffer::symbolic(*this, buffers_++, bytes); }

@@ -6,16 +6,16 @@
 
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/backend.h"
-#include "lockstep/runtime/internal/eager_reports.h"
-#include "lockstep/runtime/internal/operand.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/eager.h"
+#include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
-/// A copy, and whether the device that it goes to has been told to wait for it.
+/// A copy, and whether its target device waits for it already.
 struct Transfer::Copy {
     explicit Copy(Device target) : to(Stream::of(target)), arrived(target) {}
     Stream& to;
@@ -25,29 +25,25 @@ struct Transfer::Copy {
 
 namespace {
 
-/// The stream of copies between two devices: while one of them waits there for the other, both go on with other work.
+/// The stream of copies between two devices: while it waits for one of them, both continue with other work.
 Stream& lane(Device from, Device to) {
     return Stream::of(to, StreamRole::input, from.is_host() ? 1 : 2 + from.index());
 }
 
-/// Whether `to` can work with a layout that the backend of `from` has made.
+/// Whether `to` supports a layout created by the backend of `from`.
 bool same_hardware(Device from, Device to) {
     return from.kind() == to.kind() && !from.is_host() && !to.is_host() &&
            backend_of(from).hardware(from.index()) == backend_of(to).hardware(to.index());
 }
 
-/// A tensor on `device`, laid out as `source`, without its values.
+/// A tensor on `device` with the layout of `source`, without its values.
 Tensor empty_like(const Tensor& source, Device device) {
-    auto impl = std::make_shared<TensorImpl>();
-    impl->storage = std::make_shared<Storage>();
-    impl->storage->opaque = source.impl()->storage->opaque;
-    impl->meta = TensorMeta::contiguous(source.dtype(), source.shape(), source.is_batch());
-    const std::size_t bytes = impl->storage->opaque ? impl->storage->opaque->bytes() : impl->meta.bytes();
-    impl->storage->buffer = Buffer::allocate(Stream::of(device), bytes, "tensors");
-    return Tensor(std::move(impl));
+    TensorMeta meta = TensorMeta::contiguous(source.dtype(), source.shape(), source.is_batch());
+    meta.opaque = source.impl()->storage->opaque;
+    return tensor_over(Buffer::allocate(Stream::of(device), meta.bytes(), "tensors"), meta);
 }
 
-/// Row-major, or as it is where `device` knows its layout.
+/// Row-major, or in its current layout if `device` supports that.
 Tensor to_be_copied(const Tensor& source, Device device) {
     if (source.impl()->storage->opaque && same_hardware(source.device(), device)) return source.detach();
     return source.contiguous().detach();
@@ -63,17 +59,17 @@ Tensor moved_to_host(const Tensor& source) {
     return result;
 }
 
-/// Copies `source` to `device`; `arrived` is reached when it is there.
+/// Copies `source` to `device`; `arrived` is reached when the copy is complete.
 Tensor moved(const Tensor& source, Device device, Event& arrived) {
     const Tensor result = empty_like(source, device);
     result.impl()->storage->reports = source.impl()->storage->reports;
     Stream &from = Stream::of(source.device()), &to = Stream::of(device), &between = lane(source.device(), device);
     between.wait(from);
-    between.wait(to);  // the memory may have been another's
+    between.wait(to);  // the memory may have had another user
     between.copy(first_element(result), device, first_element(source), source.device(),
                  result.impl()->storage->buffer->bytes());
     between.record(arrived);
-    from.wait(arrived);  // whoever writes the source next, or gets its memory
+    from.wait(arrived);  // for later writes to the source and reuse of its memory
     source.impl()->storage->buffer->used_on(from);
     // The caller may write pageable host memory as soon as this returns.
     if (source.device().is_host()) between.synchronize();
@@ -83,7 +79,7 @@ Tensor moved(const Tensor& source, Device device, Event& arrived) {
 }  // namespace
 
 Transfer::Transfer(const Tensor& tensor, Device device) {
-    const PublicCall call("to(device)");
+    const ApiScope call("to(device)");
     tensor_ = tensor;
     if (tensor.device() == device) return;
     if (Trace::current()) {
@@ -94,7 +90,7 @@ Transfer::Transfer(const Tensor& tensor, Device device) {
         return;  // constants are copied to every device by the program
     }
     if (tensor.is_symbolic())
-        throw_without_value(PublicCall::name(), fmt::format("a tensor of shape {}", tensor.shape().str()));
+        throw_without_value(ApiScope::name(), fmt::format("a tensor of shape {}", tensor.shape().str()));
     const Tensor source = to_be_copied(tensor, device);
     if (device.is_host()) {
         tensor_ = moved_to_host(source);
@@ -112,8 +108,8 @@ Transfer::Transfer(const Tensor& tensor, Device device) {
 
 Transfer::~Transfer() {
     try {
-        tensor();    // what is not taken is freed in the device's order, after the copy
-    } catch (...) {  // a destructor must not throw; the failure is the stream's to tell
+        tensor();    // an unused copy is freed in the device's order, after the copy
+    } catch (...) {  // a destructor must not throw; the stream reports the failure
     }
 }
 Transfer::Transfer(Transfer&&) noexcept = default;

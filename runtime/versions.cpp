@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include "lockstep/runtime/internal/cuda_versions.h"
+#include "lockstep/runtime/internal/backend.h"
 
 namespace lockstep {
 

@@ -24,13 +24,13 @@ void train(ls::ProcessGroup& group) {
     // With the number of shards fixed, 1, 2 or 4 ranks compute the same bits.
     ls::DistributedDataParallel model(Net{}, group, {.shards = 4});
     ls::Adam adam(model, {.lr = 0.01});
-    // The batch size counts the rows of all ranks; each reads the rows of its own shards.
+    // The batch size counts the rows of all ranks; each rank reads the rows of its shards.
     ls::Loader batches(model, ls::TensorDataset(x, y), {.batch_size = 64, .shuffle = true, .seed = 1});
     std::optional<ls::StepLoss> loss;
     for (int epoch = 1; epoch <= 20; ++epoch)
         for (auto& [input, target] : batches.epoch(epoch)) loss = model.step(adam, input, target, ls::mse_loss);
 
-    model.engine().verify_replicas();  // throws if two ranks disagree about a single bit
+    model.engine().verify_replicas();  // throws if a single bit differs between two ranks
     std::printf("rank %d of %d: loss %.9g\n", group.rank(), group.size(), loss->item());
     ls::save(model, "ddp_launch.safetensors");  // called by all, written by rank 0
 }

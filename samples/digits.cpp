@@ -26,7 +26,7 @@ struct Net {
 
 int main(int argc, char** argv) try {
     const char* directory = argc > 1 ? argv[1] : "data/digits";
-    const double mean = 0.1307, stddev = 0.3081;  // of MNIST's pixels
+    const double mean = 0.1307, stddev = 0.3081;  // statistics of MNIST's pixels
     ls::manual_seed(1);
     ls::DataParallel model(Net{});
     ls::SGD sgd(model, {.lr = 0.01, .momentum = 0.9});

@@ -1,4 +1,4 @@
-// Your own data set, augmentation, and a part that is held out for validation.
+// A custom data set, augmentation, and a part that is held out for validation.
 #include <lockstep/lockstep.h>
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace ls = lockstep;
 
-/// Images with horizontal (class 0) or vertical (class 1) stripes, drawn where yours would read a file. `get` is called
-/// by several threads at once; its optional second argument gives each row its own random numbers in each epoch.
+/// Images with horizontal (class 0) or vertical (class 1) stripes, drawn here; your class would read a file. `get` is
+/// called by several threads at once; its optional second argument gives each row its own random numbers in each epoch.
 struct Stripes {
     std::int64_t size() const { return 640; }
     std::tuple<ls::Tensor, ls::Tensor> get(std::int64_t row, ls::RowContext& random) const {

@@ -31,7 +31,7 @@ int main(int argc, char** argv) try {
     ls::Adam adam(model, {.lr = 0.01});
     ls::Loader batches(model, ls::TensorDataset(x, y), {.batch_size = 32, .shuffle = true, .seed = 1});
 
-    ls::RunState run{.batch_size = 32, .seed = 1};  // epoch, batch, and fields of your own
+    ls::RunState run{.batch_size = 32, .seed = 1};  // epoch, batch, and custom fields
     if (std::filesystem::exists(file))
         if (const auto saved = ls::load_checkpoint(model, adam, file)) run = *saved;
     std::printf("%s at epoch %llu, step %llu\n", run.steps > 0 ? "resumed" : "started",
@@ -40,13 +40,13 @@ int main(int argc, char** argv) try {
     const ls::StopSignals signals;  // SIGINT and SIGTERM now end training between two steps
     for (bool ends = false; !ends;) {
         for (auto& [input, target] : batches.epoch(run.epoch, run.batch)) {
-            ends = run.steps >= steps || model.stops(signals);
+            ends = run.steps >= steps || model.should_stop(signals);
             if (ends) break;
             model.step(adam, input, target, ls::mse_loss);
             ++run.steps, ++run.batch;
         }
         if (!ends) ++run.epoch, run.batch = 0;
-        ls::save_checkpoint(model, adam, run, file);  // atomic: if killed meanwhile, the previous one remains
+        ls::save_checkpoint(model, adam, run, file);  // atomic: if killed in the middle, the previous one remains
     }
     std::printf("saved %s after %llu steps\n", file.c_str(), static_cast<unsigned long long>(run.steps));
     return 0;

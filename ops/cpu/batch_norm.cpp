@@ -1,23 +1,22 @@
-// Batch normalisation over (N, H, W), on plain and on blocked activations. Those in 16 bits have f32 statistics,
-// weights and sums. A block of channels is worked on at once:
-// lane j of the loops holds channel j % width of it.
+// Batch normalisation over (N, H, W), on plain and on blocked activations. For 16-bit activations, statistics, weights
+// and sums are f32. The loops process a block of channels at once: lane j holds channel j % width of the block.
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/ops/cpu/half_types.h"
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/lane_loops.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
-#include "lockstep/ops/cpu/short_floats.h"
 #include "lockstep/ops/internal/arithmetic.h"
-#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep::cpu {
 namespace {
 
-/// One sum per lane.
+/// A sum per lane.
 struct LaneSums {
     double total[lanes] = {};
 
@@ -29,7 +28,7 @@ struct LaneSums {
     }
 };
 
-/// One value per lane; missing channels get 0, which keeps their padding 0.
+/// A value per lane; missing channels get 0, which keeps their padding 0.
 template <class T>
 struct Lanes {
     T value[lanes];
@@ -43,7 +42,7 @@ struct Lanes {
     }
 };
 
-/// work(block) for every block of channels, block by block in parallel.
+/// Calls work(block) for every block of channels, in parallel.
 template <class Work>
 void for_blocks(const Planes& planes, int threads, const Work& work) {
     for_parts(threads, planes.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -51,7 +50,7 @@ void for_blocks(const Planes& planes, int threads, const Work& work) {
     });
 }
 
-/// work(first element of the plane) for all planes of a block.
+/// Calls work(first element of the plane) for all planes of a block.
 template <class Work>
 void for_planes(const Planes& planes, std::int64_t block, const Work& work) {
     for (std::int64_t n = 0; n < planes.n; ++n) work((n * planes.blocks + block) * planes.plane());
@@ -89,35 +88,47 @@ std::unique_ptr<Kernel> make_stats(const BatchNormStats& operation, KernelReques
     });
 }
 
+/// Numbers of channels of the layers whose statistics (2C + 1) are the inputs.
+std::vector<std::int64_t> channels_of_layers(const KernelRequest& request) {
+    std::vector<std::int64_t> channels;
+    for (const TensorMeta& stats : request.in) channels.push_back(stats.numel() / 2);
+    return channels;
+}
+
 std::unique_ptr<Kernel> make_pool_stats(const BatchNormPoolStats& operation, KernelRequest& request) {
     request.want_all_contiguous();
-    require_contiguous_output(operation, request, 0);
-    const std::int64_t channels = request.in[0].numel() / 2;
+    const std::vector<std::int64_t> channels_of = channels_of_layers(request);
+    for (std::size_t layer = 0; layer < channels_of.size(); ++layer)
+        require_contiguous_output(operation, request, layer);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         using Moments = element::Moments<T>;
-        return make_kernel([channels, first_only = operation.first_only](const KernelArgs& call) {
-            T* pooled = call.output<T>(0);
-            Moments all;
-            for (std::int64_t c = 0; c < channels; ++c) {
-                all = combine_shards<Moments>(
-                    first_only ? 1 : call.shards,
-                    [&](int shard) {
-                        const T* stats = call.input<T>(shard);
-                        return Moments{stats[2 * channels], stats[c], stats[channels + c]};
-                    },
-                    [](const Moments& a, const Moments& b) { return element::pool(a, b); });
-                pooled[c] = all.mean;
-                pooled[channels + c] = all.m2;
+        return make_kernel([channels_of, first_only = operation.first_only](const KernelArgs& call) {
+            const int layers = static_cast<int>(channels_of.size());
+            for (int layer = 0; layer < layers; ++layer) {
+                const std::int64_t channels = channels_of[static_cast<std::size_t>(layer)];
+                T* pooled = call.output<T>(layer);
+                Moments all;
+                for (std::int64_t c = 0; c < channels; ++c) {
+                    all = combine_shards<Moments>(
+                        first_only ? 1 : call.shards,
+                        [&](int shard) {
+                            const T* stats = call.input<T>(shard * layers + layer);
+                            return Moments{stats[2 * channels], stats[c], stats[channels + c]};
+                        },
+                        [](const Moments& a, const Moments& b) { return element::pool(a, b); });
+                    pooled[c] = all.mean;
+                    pooled[channels + c] = all.m2;
+                }
+                pooled[2 * channels] = all.count;
             }
-            pooled[2 * channels] = all.count;
         });
     });
 }
 
 // ---- forward ----------------------------------------------------------------------------------------------------
 
-/// What the elementwise passes need of a channel's statistics (2C + 1).
+/// Values that the elementwise passes need from the statistics of a channel (2C + 1).
 template <class T>
 struct ChannelStats {
     const T* stats;
@@ -132,11 +143,12 @@ struct ChannelStats {
 std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, KernelRequest& request) {
     const Planes planes = want_planes(request, 0);
     for (std::size_t i = 1; i < request.in.size(); ++i) request.want_contiguous(i);
-    arrange_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
     return for_stored(operation, request.in[0].dtype, [&](auto stored) {
         using Stored = decltype(stored);
         using T = Arithmetic<Stored>;
-        return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
+        return make_kernel([planes, eps = operation.eps, relu = operation.activation == Activation::relu,
+                            threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(1), planes.channels, eps};
             const T *weight = call.input<T>(2), *bias = call.input<T>(3);
             const Stored* x = call.input<Stored>(0);
@@ -148,7 +160,8 @@ std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, Kern
                 });
                 const Lanes<T> shift(planes, block, [&](std::int64_t c) { return element::or_else(bias, c, T(0)); });
                 for_planes(planes, block, [&](std::int64_t at) {
-                    LaneLoops<Stored>::normalize(x + at, mean.value, scale.value, shift.value, y + at, planes.plane());
+                    LaneLoops<Stored>::normalize(x + at, mean.value, scale.value, shift.value, relu, y + at,
+                                                 planes.plane());
                 });
             });
         });
@@ -159,7 +172,7 @@ std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, Kern
 
 std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operation, KernelRequest& request) {
     const Planes planes = want_planes(request, 0);
-    arrange_like(request.in[1], request.in[0]);
+    set_layout_like(request.in[1], request.in[0]);
     request.want_contiguous(2);
     require_contiguous_output(operation, request, 0);
     return for_stored(operation, request.in[0].dtype, [&](auto stored) {
@@ -190,9 +203,9 @@ std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operatio
 
 std::unique_ptr<Kernel> make_backward_data(const BatchNormBackwardData& operation, KernelRequest& request) {
     const Planes planes = want_planes(request, 0);
-    arrange_like(request.in[1], request.in[0]);
+    set_layout_like(request.in[1], request.in[0]);
     for (std::size_t i = 2; i < request.in.size(); ++i) request.want_contiguous(i);
-    arrange_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
     return for_stored(operation, request.in[0].dtype, [&](auto stored) {
         using Stored = decltype(stored);
         using T = Arithmetic<Stored>;
@@ -224,22 +237,25 @@ std::unique_ptr<Kernel> make_backward_data(const BatchNormBackwardData& operatio
 // ---- running statistics -----------------------------------------------------------------------------------------
 
 std::unique_ptr<Kernel> make_update_running(const BatchNormUpdateRunning& operation, KernelRequest& request) {
-    request.want_contiguous(0);
-    require_contiguous_output(operation, request, 0);
-    require_contiguous_output(operation, request, 1);
-    const std::int64_t channels = request.in[0].numel() / 2;
+    request.want_all_contiguous();
+    for (std::size_t output = 0; output < request.out.size(); ++output)
+        require_contiguous_output(operation, request, output);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([channels, momentum = operation.momentum](const KernelArgs& call) {
-            if (call.agreed->code != 0) return;
-            const T* stats = call.input<T>(0);
-            T *mean = call.output<T>(0), *variance = call.output<T>(1);
-            for (std::int64_t c = 0; c < channels; ++c) {
-                mean[c] = element::update_running(mean[c], stats[c], momentum);
-                const T unbiased = stats[channels + c] / (stats[2 * channels] - T(1));
-                variance[c] = element::update_running(variance[c], unbiased, momentum);
-            }
-        });
+        return make_kernel(
+            [channels_of = channels_of_layers(request), momentum = operation.momentum](const KernelArgs& call) {
+                if (call.agreed->code != 0) return;
+                for (int layer = 0; layer < static_cast<int>(channels_of.size()); ++layer) {
+                    const std::int64_t channels = channels_of[static_cast<std::size_t>(layer)];
+                    const T* stats = call.input<T>(layer);
+                    T *mean = call.output<T>(2 * layer), *variance = call.output<T>(2 * layer + 1);
+                    for (std::int64_t c = 0; c < channels; ++c) {
+                        mean[c] = element::update_running(mean[c], stats[c], momentum);
+                        const T unbiased = stats[channels + c] / (stats[2 * channels] - T(1));
+                        variance[c] = element::update_running(variance[c], unbiased, momentum);
+                    }
+                }
+            });
     });
 }
 
@@ -252,10 +268,10 @@ void add_batch_norm_kernels(KernelTable& table) {
     table.add<BatchNormBackwardSums, make_backward_sums>();
     table.add<BatchNormBackwardData, make_backward_data>();
     table.add<BatchNormUpdateRunning, make_update_running>();
-    table.add_short_floats<BatchNormStats, make_for_short_images<BatchNormStats, make_stats>>();
-    table.add_short_floats<BatchNormNormalize, make_for_short_images<BatchNormNormalize, make_normalize>>();
-    table.add_short_floats<BatchNormBackwardSums, make_for_short_images<BatchNormBackwardSums, make_backward_sums>>();
-    table.add_short_floats<BatchNormBackwardData, make_for_short_images<BatchNormBackwardData, make_backward_data>>();
+    table.add_half_types<BatchNormStats, make_for_half_images<BatchNormStats, make_stats>>();
+    table.add_half_types<BatchNormNormalize, make_for_half_images<BatchNormNormalize, make_normalize>>();
+    table.add_half_types<BatchNormBackwardSums, make_for_half_images<BatchNormBackwardSums, make_backward_sums>>();
+    table.add_half_types<BatchNormBackwardData, make_for_half_images<BatchNormBackwardData, make_backward_data>>();
 }
 
 }  // namespace lockstep::cpu

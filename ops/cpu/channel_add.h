@@ -1,20 +1,20 @@
-// A bias per channel on blocked images, where they lie.
+// Adds a bias per channel to blocked images without reordering them.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <type_traits>
 
+#include "lockstep/ops/cpu/half_types.h"
 #include "lockstep/ops/cpu/lane_loops.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/parallel.h"
-#include "lockstep/ops/cpu/short_floats.h"
-#include "lockstep/ops/internal/binary_functions.h"
+#include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cpu {
 
-/// Whether the request adds to blocked images a number for each channel: (C, 1, 1) or (1, C, 1, 1).
+/// Whether the request adds a number per channel to blocked images: (C, 1, 1) or (1, C, 1, 1).
 template <class F>
 bool adds_to_channels(const KernelRequest& request) {
     const TensorMeta &x = request.in[0], &bias = request.in[1];
@@ -23,7 +23,7 @@ bool adds_to_channels(const KernelRequest& request) {
     return bias.shape == Shape{channels, 1, 1} || bias.shape == Shape{1, channels, 1, 1};
 }
 
-/// y = x + bias, on blocked x; the zeros that pad its channels stay zeros.
+/// y = x + bias, on blocked x; the zeros that pad its channels remain zeros.
 template <class Stored>
 std::unique_ptr<Kernel> make_channel_add_of(const Planes& planes, int threads) {
     using T = Arithmetic<Stored>;
@@ -41,18 +41,18 @@ std::unique_ptr<Kernel> make_channel_add_of(const Planes& planes, int threads) {
                               shift[j] = channel < planes.channels ? static_cast<T>(bias[channel]) : T(0);
                           }
                           // (x - 0) * 1 + bias is exactly x + bias.
-                          LaneLoops<Stored>::normalize(x + p * planes.plane(), none, one, shift, y + p * planes.plane(),
-                                                       planes.plane());
+                          LaneLoops<Stored>::normalize(x + p * planes.plane(), none, one, shift, false,
+                                                       y + p * planes.plane(), planes.plane());
                       }
                   });
     });
 }
 
-/// The kernel where adds_to_channels, for operands of one floating dtype.
+/// The kernel if adds_to_channels, for operands of one floating dtype.
 template <class Op>
 std::unique_ptr<Kernel> make_channel_add(const Op& operation, KernelRequest& request) {
     request.want_contiguous(1);
-    arrange_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
     return for_stored(operation, request.in[0].dtype, [&](auto stored) {
         return make_channel_add_of<decltype(stored)>(planes_of(request.in[0]).value(), request.threads);
     });

@@ -1,5 +1,5 @@
-// Images in whatever layout they lie, as loops over positions take them: planes, and channels that lie beside each
-// other.
+// Images of any layout in the form that loops over positions process: planes of positions, and runs of contiguous
+// channels.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace lockstep::cpu {
 
-/// How a tensor is given to the loops: planes of positions, and runs of channels that lie beside each other in them.
+/// A tensor as planes of positions with runs of contiguous channels.
 struct ChannelRuns {
     struct Run {
-        std::int64_t first;  ///< channel of the plane
+        std::int64_t first;  ///< first channel, within the plane
         std::size_t width;   ///< index into the tables of loops
     };
     std::int64_t planes, pixel;
@@ -32,12 +32,12 @@ struct ChannelRuns {
         planes = meta.shape[0];
         pixel = meta.shape[1];
         const std::int64_t width = pixel >= 16 ? 16 : pixel >= 8 ? 8 : 1;
-        // The last run may begin within the one before it: their common channels come out the same twice.
+        // The last run may overlap the one before: their common channels are computed twice, with equal results.
         for (std::int64_t first = 0; first < pixel; first += width)
             runs.push_back({std::min(first, pixel - width), width == 16 ? 2U : width == 8 ? 1U : 0U});
     }
 
-    /// work(plane, run) for all of them, planes in parallel.
+    /// Calls work(plane, run) for all of them, with planes in parallel.
     template <class Work>
     void for_all(int threads, std::int64_t positions, const Work& work) const {
         for_parts(worthwhile_threads(threads, planes * positions * pixel), planes, 1,
@@ -48,7 +48,7 @@ struct ChannelRuns {
     }
 };
 
-/// Those of input `input`: plain, blocked or channels-last; of any other layout it is asked for row-major.
+/// The runs of input `input`: plain, blocked or channels-last; asks for row-major if it has another layout.
 inline ChannelRuns want_channel_runs(KernelRequest& request, std::size_t input) {
     if (!is_channels_last(request.in[input])) want_planes(request, input);
     return ChannelRuns(request.in[input]);

@@ -1,4 +1,4 @@
-// Reorder and Fill: kernels that move elements and compute nothing.
+// Reorder and Fill: kernels that move elements without computing.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "lockstep/ops/cpu/strided_copy.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -39,19 +40,19 @@ private:
     dnnl::reorder reorder_;
 };
 
-/// oneDNN reads and writes strided tensors, but no element twice.
+/// oneDNN reads and writes strided tensors, but only if every element has separate memory.
 bool has_own_elements(const TensorMeta& meta) {
     for (int i = 0; i < meta.shape.dims(); ++i)
         if (meta.shape[i] > 1 && meta.strides[i] <= 0) return false;
     return true;
 }
 
-/// Elements in memory of a tensor that fills it: with the padding of a blocked one.
+/// Elements in memory of a tensor that fills it, including the padding of a blocked one.
 std::int64_t elements_in_memory(const TensorMeta& meta) {
     return static_cast<std::int64_t>(meta.bytes() / size_of(meta.dtype));
 }
 
-/// Conversion of the elements of tensors that lie alike.
+/// Conversion of the elements of tensors with the same arrangement.
 StridedCopy convert_in_place_of(const TensorMeta& from, const TensorMeta& to) {
     return {from.dtype, {1}, to.dtype, {1}, {elements_in_memory(from)}};
 }
@@ -62,8 +63,8 @@ bool arranged_alike(const TensorMeta& from, const TensorMeta& to) {
     return converted != nullptr && converted->equals(*to.opaque);
 }
 
-/// What oneDNN may have no reorders for: 16-bit floats in its layouts go through f32.
-bool needs_f32(const TensorMeta& meta) { return meta.opaque != nullptr && is_short_float(meta.dtype); }
+/// Whether to convert through f32: oneDNN may have no reorders for 16-bit floats in its layouts.
+bool needs_f32(const TensorMeta& meta) { return meta.opaque != nullptr && is_half_type(meta.dtype); }
 
 TensorMeta in_f32(const TensorMeta& meta) {
     TensorMeta wide = meta;
@@ -74,7 +75,7 @@ TensorMeta in_f32(const TensorMeta& meta) {
     return wide;
 }
 
-/// One copy after another, through scratch, where no single one does it.
+/// Several copies in sequence, through scratch, if there is no single copy for the conversion.
 class ReorderKernel final : public Kernel {
 public:
     ReorderKernel(const TensorMeta& from, const TensorMeta& to, int kernel_threads) {
@@ -105,7 +106,7 @@ private:
     struct Step {
         std::optional<LayoutCopy> layout;  ///< or a conversion
         std::optional<StridedCopy> conversion;
-        std::size_t place;  ///< of what it makes, in scratch; the last one makes the result
+        std::size_t place;  ///< offset of its result in scratch; the last step writes the output
     };
 
     void plan(const TensorMeta& from, const TensorMeta& to, int kernel_threads) {
@@ -137,7 +138,7 @@ private:
         }
         if (needs_f32(to)) convert(convert_in_place_of(last, to), 0);
     }
-    /// `bytes`: of what is made in scratch.
+    /// `bytes`: size of its result in scratch.
     void convert(StridedCopy copy, std::size_t bytes) { add({std::nullopt, copy, 0}, bytes); }
     void lay_out(const TensorMeta& from, const TensorMeta& to, int kernel_threads, std::size_t bytes) {
         LayoutCopy copy(from, to, kernel_threads);
@@ -147,7 +148,7 @@ private:
     void add(Step step, std::size_t bytes) {
         step.place = tensors_bytes_;
         steps_.push_back(std::move(step));
-        tensors_bytes_ += (bytes + 255) / 256 * 256;
+        tensors_bytes_ += round_up(bytes, scratch_alignment);
     }
 
     std::vector<Step> steps_;
@@ -190,8 +191,8 @@ std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request)
 void add_copy_kernels(KernelTable& table) {
     table.add<Reorder, make_reorder>();
     table.add<Fill, make_fill>();
-    table.add_short_floats<Reorder, make_reorder>();
-    table.add_short_floats<Fill, make_fill>();
+    table.add_half_types<Reorder, make_reorder>();
+    table.add_half_types<Fill, make_fill>();
 }
 
 }  // namespace lockstep::cpu

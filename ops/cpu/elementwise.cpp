@@ -9,8 +9,7 @@
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/strided.h"
 #include "lockstep/ops/internal/arithmetic.h"
-#include "lockstep/ops/internal/binary_functions.h"
-#include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep::cpu {
@@ -18,7 +17,7 @@ namespace {
 
 // ---- binary -----------------------------------------------------------------------------------------------------
 
-/// One row of a broadcast operation: a_step, b_step are any strides.
+/// One row of a broadcast operation; a_step and b_step are arbitrary strides.
 template <class T, class F>
 class BinaryRow {
 public:
@@ -40,7 +39,7 @@ private:
     std::int64_t a_step_, b_step_;
 };
 
-/// Both operands and the output lie alike, end to end.
+/// Both operands and the output are dense and have the same arrangement.
 template <class T, class F>
 std::unique_ptr<Kernel> make_dense_binary(std::int64_t elements, int threads) {
     return make_kernel([row = BinaryRow<T, F>(1, 1), elements, threads](const KernelArgs& call) {
@@ -102,7 +101,7 @@ std::unique_ptr<Kernel> make_channel_scale(const Planes& planes, int threads) {
     });
 }
 
-/// The same on channels-last x, whose rows of channels are made longer so that a call is worth it.
+/// The same on channels-last x, where rows of channels are extended so that each call has enough work.
 template <class T>
 std::unique_ptr<Kernel> make_channels_last_scale(const Shape& shape, int threads) {
     const std::int64_t n = shape[0], channels = shape[1], positions = shape[2] * shape[3];
@@ -140,16 +139,16 @@ std::unique_ptr<Kernel> make_binary(const Binary<F>& operation, KernelRequest& r
                               std::string(name_of(b.dtype)) + "; expected one dtype (use .to(dtype))");
     if (divides && !is_floating(dtype)) unsupported_dtype(operation, dtype);
     const bool alike = a.shape == b.shape && a.same_layout(b);
-    // 0 / 0 would spoil the padding of a blocked tensor.
+    // 0 / 0 would make the padding of a blocked tensor NaN.
     if (alike && a.opaque != nullptr && is_dense(a, !divides)) {
-        arrange_like(y, a);
+        set_layout_like(y, a);
         return for_floating(operation, dtype, [&](auto zero) {
             return make_dense_binary<decltype(zero), F>(dense_elements(a), request.threads);
         });
     }
     if (std::is_same_v<F, functor::Mul> && a.opaque != nullptr && is_dense(a) && is_channel_factor(b, a.shape)) {
         request.want_contiguous(1);
-        arrange_like(y, a);
+        set_layout_like(y, a);
         return for_floating(operation, dtype, [&](auto zero) {
             using T = decltype(zero);
             return is_channels_last(a) ? make_channels_last_scale<T>(a.shape, request.threads)
@@ -176,7 +175,7 @@ std::unique_ptr<Kernel> make_accumulate(const Accumulate& operation, KernelReque
         request.want_contiguous(0);
         request.want_contiguous(1);
     }
-    arrange_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
     return for_floating(operation, dtype, [&](auto zero) {
         return make_dense_binary<decltype(zero), functor::Add>(dense_elements(request.in[0]), request.threads);
     });
@@ -184,11 +183,11 @@ std::unique_ptr<Kernel> make_accumulate(const Accumulate& operation, KernelReque
 
 // ---- unary ------------------------------------------------------------------------------------------------------
 
-/// apply(x, y, n) over dense x, the output laid out alike.
+/// Calls apply(x, y, n) over dense x; the output has the same layout.
 template <class T, class Apply>
 std::unique_ptr<Kernel> make_dense_map(KernelRequest& request, bool zero_stays, Apply apply) {
     if (!is_dense(request.in[0], zero_stays)) request.want_contiguous(0);
-    arrange_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
     return make_kernel(
         [elements = dense_elements(request.in[0]), threads = request.threads, apply](const KernelArgs& call) {
             for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
@@ -229,8 +228,8 @@ std::unique_ptr<Kernel> make_unary_backward(const UnaryBackward<F>& operation, K
                 run_unary_backward<F, T>(function, dy, nullptr, dx, n);
             });
         if (!is_dense(request.in[1], zero_stays)) request.want_contiguous(1);
-        arrange_like(request.in[0], request.in[1]);
-        arrange_like(request.out[0], request.in[1]);
+        set_layout_like(request.in[0], request.in[1]);
+        set_layout_like(request.out[0], request.in[1]);
         return make_kernel(
             [function, elements = dense_elements(request.in[1]), threads = request.threads](const KernelArgs& call) {
                 for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {

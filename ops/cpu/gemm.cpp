@@ -9,30 +9,30 @@
 #include "lockstep/ops/cpu/onednn.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/ending.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep::cpu {
 namespace {
 
 struct Factor {
     char transposed;
-    std::int64_t stride;  // between what is contiguous
+    std::int64_t stride;  // between contiguous rows or columns
 };
 
 Factor factor_of(std::int64_t rows, std::int64_t columns, const Matrix<float>& matrix) {
-    // The stride of a dimension of size 1 means nothing.
+    // The stride of a dimension of size 1 is meaningless.
     if (matrix.column == 1 || columns == 1) {
         if (rows == 1 || matrix.row >= columns) return {'N', std::max(rows == 1 ? columns : matrix.row, columns)};
     }
     return {'T', std::max(columns == 1 ? rows : matrix.column, rows)};
 }
 
-/// oneDNN makes the code of a kind of product at its first call, as a static object.
+/// oneDNN generates the code for a kind of product at its first call, as a static object.
 void watch_first(const Factor& left, const Factor& right, bool vector) {
     static std::array<std::atomic<bool>, 8> met{};
     const int kind = (left.transposed == 'T' ? 1 : 0) + (right.transposed == 'T' ? 2 : 0) + (vector ? 4 : 0);
     std::atomic<bool>& known = met[static_cast<std::size_t>(kind)];
-    if (!known.load(std::memory_order_relaxed) && !known.exchange(true)) ending::watch();
+    if (!known.load(std::memory_order_relaxed) && !known.exchange(true)) process_exit::watch();
 }
 
 }  // namespace
@@ -50,8 +50,8 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
         if (!add) std::fill_n(c, m * n, 0.0F);
         return;
     }
-    static_cast<void>(onednn::cpu_engine());  // limits oneDNN's instruction set where that is asked for
-    // Small products on one thread, by a rule of their size alone: oneDNN's own choice would be another for each shape.
+    static_cast<void>(onednn::cpu_engine());  // applies LOCKSTEP_CPU_ISA to oneDNN
+    // Small products use one thread, by a rule that depends only on their size: oneDNN's choice varies with the shape.
     constexpr std::int64_t multiplications = 16;  // in the time of a simple element
     const onednn::ThreadScope threads(worthwhile_threads(omp_get_max_threads(), m * n * k / multiplications));
     const Factor left = factor_of(m, k, a), right = factor_of(k, n, b);

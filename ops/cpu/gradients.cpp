@@ -1,18 +1,18 @@
 // Norms and clipping of gradients.
-#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/ops/cpu/half_types.h"
 #include "lockstep/ops/cpu/kernels.h"
-#include "lockstep/ops/cpu/rows.h"
-#include "lockstep/ops/cpu/short_floats.h"
+#include "lockstep/ops/cpu/parameter_rows.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 
 namespace lockstep::cpu {
 namespace {
 
-/// work(first element within the range, elements) for every parameter that is meant. `rows`: null where there are none.
+/// Calls work(first element within the range, elements) for every selected parameter. `rows`: null without rows.
 template <class Work>
 void for_meant(const GradientRange& meant, const void* rows, const Work& work) {
     if (rows == nullptr) return work(std::int64_t{0}, meant.range.elements());
@@ -57,9 +57,9 @@ std::unique_ptr<Kernel> make_clip_coefficient(const ClipCoefficient& operation, 
     });
 }
 
-std::unique_ptr<Kernel> make_judge_norm(const JudgeNorm& operation, KernelRequest&) {
+std::unique_ptr<Kernel> make_check_grad_norm(const CheckGradNorm& operation, KernelRequest&) {
     return make_kernel([refuses = operation.refuses](const KernelArgs& call) {
-        element::judge(*call.input<double>(0), refuses, *call.step, *call.output<StatusWord>(0));
+        element::check_norm(*call.input<double>(0), refuses, *call.step, *call.output<StatusWord>(0));
     });
 }
 
@@ -75,7 +75,7 @@ std::unique_ptr<Kernel> make_update_loss_scale(const UpdateLossScale& operation,
     });
 }
 
-/// change(gradients, count) for what is meant. `rows`: which input they are.
+/// Calls change(gradients, count) for the selected elements. `rows`: number of the input with the rows.
 template <class Op, class Change>
 std::unique_ptr<Kernel> make_change(const Op& operation, const GradientRange& meant, KernelRequest& request, int rows,
                                     const Change& change) {
@@ -116,14 +116,15 @@ void add_gradient_kernels(KernelTable& table) {
     table.add<MeasureGradients, make_measure_gradients>();
     table.add<CombineMeasures, make_combine_measures>();
     table.add<ClipCoefficient, make_clip_coefficient>();
-    table.add<JudgeNorm, make_judge_norm>();
+    table.add<CheckGradNorm, make_check_grad_norm>();
     table.add<UnscaleFactor, make_unscale_factor>();
     table.add<UpdateLossScale, make_update_loss_scale>();
     table.add<ScaleGradients, make_scale_gradients>();
     table.add<ClampGradients, make_clamp_gradients>();
-    // What is changed in place is read first: conversions around a kernel for f32 would not do that.
-    table.add_short_floats<ScaleGradients, make_scale_gradients>();
-    table.add_short_floats<ClampGradients, make_clamp_gradients>();
+    // Native kernels are necessary: conversions around an f32 kernel would not read the output that it updates in
+    // place.
+    table.add_half_types<ScaleGradients, make_scale_gradients>();
+    table.add_half_types<ClampGradients, make_clamp_gradients>();
 }
 
 }  // namespace lockstep::cpu

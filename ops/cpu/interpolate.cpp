@@ -1,5 +1,5 @@
 // Interpolation, on plain, blocked and channels-last images.
-#include "lockstep/ops/internal/interpolate_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 
 #include <vector>
 
@@ -20,7 +20,7 @@ std::vector<element::Taps<T>> all_taps(const InterpolateGeometry& g, double step
     return taps;
 }
 
-/// Planes of x and of the result, with what the result's elements are made of.
+/// Planes of x and of the result, with the taps of the result's elements.
 template <class T>
 struct Interpolated {
     Interpolated(const InterpolateGeometry& g, const Shape& x, const Shape& y, ChannelRuns how)
@@ -31,7 +31,7 @@ struct Interpolated {
           w(x[3]),
           nearest(g.nearest) {}
 
-    /// work(planes, first element of x, first element of the result, width): those of a run.
+    /// Calls work(planes, first element of x, first element of the result, width) for every run.
     template <class Work>
     void for_all(int threads, const Work& work) const {
         const auto out_h = static_cast<std::int64_t>(rows.size()), out_w = static_cast<std::int64_t>(columns.size());
@@ -50,7 +50,7 @@ struct Interpolated {
 
 std::unique_ptr<Kernel> make_interpolate_forward(const InterpolateForward& operation, KernelRequest& request) {
     const ChannelRuns runs = want_channel_runs(request, 0);
-    arrange_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const Interpolated<T> all(operation.geometry, request.in[0].shape, request.out[0].shape, runs);
@@ -65,7 +65,7 @@ std::unique_ptr<Kernel> make_interpolate_forward(const InterpolateForward& opera
 
 std::unique_ptr<Kernel> make_interpolate_backward(const InterpolateBackward& operation, KernelRequest& request) {
     const ChannelRuns runs = want_channel_runs(request, 0);
-    arrange_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const Interpolated<T> all(operation.geometry, request.out[0].shape, request.in[0].shape, runs);

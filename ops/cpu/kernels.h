@@ -1,4 +1,4 @@
-// Shared by the CPU backend's kernels: their groups, and the checks that they begin with.
+// Groups of the CPU backend's kernels, and the checks that all kernels share.
 #pragma once
 
 #include <string>
@@ -11,21 +11,21 @@ namespace lockstep::cpu {
 
 /// One per source file; kernels.cpp calls them all.
 void add_copy_kernels(KernelTable& table);
-void add_piece_kernels(KernelTable& table);
+void add_concat_kernels(KernelTable& table);
 void add_elementwise_kernels(KernelTable& table);
-void add_short_elementwise_kernels(KernelTable& table);
+void add_half_elementwise_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_linear_kernels(KernelTable& table);
-void add_short_linear_kernels(KernelTable& table);
+void add_half_linear_kernels(KernelTable& table);
 void add_convolution_kernels(KernelTable& table);
-void add_short_convolution_kernels(KernelTable& table);
+void add_half_convolution_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
-void add_short_pooling_kernels(KernelTable& table);
+void add_half_pooling_kernels(KernelTable& table);
 void add_interpolate_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
-void add_inspection_kernels(KernelTable& table);
+void add_statistics_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
@@ -44,7 +44,8 @@ auto for_floating(const Op& operation, DType dtype, const Make& make) {
     unsupported_dtype(operation, dtype);
 }
 
-/// A view of the elements that an output written in place has: kernels that are not made for strides say so.
+/// Throws InvalidArgument for an output written in place that is not contiguous, for kernels without support for
+/// strides.
 template <class Op>
 void require_contiguous_output(const Op& operation, const KernelRequest& request, std::size_t output) {
     const TensorMeta& meta = request.out[output];

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
+#include "lockstep/ops/cpu/half_types.h"
 #include "lockstep/ops/cpu/loops.h"
-#include "lockstep/ops/cpu/short_floats.h"
 
 namespace lockstep::cpu {
 
@@ -15,33 +15,36 @@ struct LaneLoops {
     using Index = std::ptrdiff_t;
 
     static void sum(const Stored* x, Index n, double* sums) {
-        if constexpr (!is_short<Stored>) return loops<T>().lane_sum(x, n, sums);
+        if constexpr (!is_half<Stored>) return loops<T>().lane_sum(x, n, sums);
         for_runs(n, [&](Index first, Index count) {
             T room[run_elements];
             loops<T>().lane_sum(wide(x + first, count, room), count, sums);
         });
     }
     static void deviation(const Stored* x, const T* mean, Index n, double* sums) {
-        if constexpr (!is_short<Stored>) return loops<T>().lane_deviation(x, mean, n, sums);
+        if constexpr (!is_half<Stored>) return loops<T>().lane_deviation(x, mean, n, sums);
         for_runs(n, [&](Index first, Index count) {
             T room[run_elements];
             loops<T>().lane_deviation(wide(x + first, count, room), mean, count, sums);
         });
     }
-    static void normalize(const Stored* x, const T* mean, const T* scale, const T* bias, Stored* y, Index n) {
-        if constexpr (is_short<Stored>) {
+    /// With `relu`: ReLU of the results.
+    static void normalize(const Stored* x, const T* mean, const T* scale, const T* bias, bool relu, Stored* y,
+                          Index n) {
+        if constexpr (is_half<Stored>) {
             for_runs(n, [&](Index first, Index count) {
                 T room[run_elements];
                 loops<T>().lane_normalize(wide(x + first, count, room), mean, scale, bias, room, count);
-                float16::narrow(room, y + first, count);
+                float16::downcast(room, y + first, count);
+                if (relu) relu_of_half(y + first, count);
             });
         } else {
-            loops<T>().lane_normalize(x, mean, scale, bias, y, n);
+            (relu ? loops<T>().lane_normalize_relu : loops<T>().lane_normalize)(x, mean, scale, bias, y, n);
         }
     }
     static void backward_sums(const Stored* x, const Stored* dy, const T* mean, Index n, double* sums_dy,
                               double* sums_product) {
-        if constexpr (!is_short<Stored>) return loops<T>().lane_backward_sums(x, dy, mean, n, sums_dy, sums_product);
+        if constexpr (!is_half<Stored>) return loops<T>().lane_backward_sums(x, dy, mean, n, sums_dy, sums_product);
         for_runs(n, [&](Index first, Index count) {
             T room[run_elements], room_dy[run_elements];
             loops<T>().lane_backward_sums(wide(x + first, count, room), wide(dy + first, count, room_dy), mean, count,
@@ -50,12 +53,12 @@ struct LaneLoops {
     }
     static void backward_data(const Stored* x, const Stored* dy, const T* mean, const T* scale, const T* mean_dy,
                               const T* slope, Stored* dx, Index n) {
-        if constexpr (is_short<Stored>) {
+        if constexpr (is_half<Stored>) {
             for_runs(n, [&](Index first, Index count) {
                 T room[run_elements], room_dy[run_elements];
                 loops<T>().lane_backward_data(wide(x + first, count, room), wide(dy + first, count, room_dy), mean,
                                               scale, mean_dy, slope, room, count);
-                float16::narrow(room, dx + first, count);
+                float16::downcast(room, dx + first, count);
             });
         } else {
             loops<T>().lane_backward_data(x, dy, mean, scale, mean_dy, slope, dx, n);

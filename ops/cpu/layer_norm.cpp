@@ -6,19 +6,19 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/internal/arithmetic.h"
-#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 
 namespace lockstep::cpu {
 namespace {
 
-/// Rows of `size` elements, one after the other.
+/// Consecutive rows of `size` elements.
 struct LayerRows {
     std::int64_t rows = 1, size = 1;
 
     LayerRows(const Shape& shape, int dims) {
         for (int i = 0; i < shape.dims(); ++i) (i < shape.dims() - dims ? rows : size) *= shape[i];
     }
-    /// work(row) for all of them, in parallel.
+    /// Calls work(row) for all of them, in parallel.
     template <class Work>
     void for_all(int threads, const Work& work) const {
         for_parts(worthwhile_threads(threads, rows * size), rows, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -27,7 +27,7 @@ struct LayerRows {
     }
 };
 
-/// Sum of value(i) for i below `count`, in an order that the count alone decides.
+/// Sum of value(i) for i below `count`, in an order that depends only on `count`.
 template <class F>
 double sum_in_lanes(std::int64_t count, const F& value) {
     constexpr std::int64_t width = 8;
@@ -106,7 +106,7 @@ std::unique_ptr<Kernel> make_layer_norm_backward_weights(const LayerNormBackward
         using T = decltype(zero);
         return make_kernel([layer = LayerRows(request.in[0].shape, operation.dims),
                             threads = request.threads](const KernelArgs& call) {
-            constexpr std::int64_t width = 64;  // elements of a layer that are summed at once, row after row
+            constexpr std::int64_t width = 64;  // number of elements of a layer that are summed at once, row by row
             const int useful = worthwhile_threads(threads, layer.rows * layer.size);
             for_parts(useful, layer.size, width, [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t first = begin; first < end; first += width) {

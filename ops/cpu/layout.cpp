@@ -1,6 +1,7 @@
 #include "lockstep/ops/cpu/layout.h"
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -22,7 +23,7 @@ dnnl::memory::data_type type_of(DType dtype) {
                           "); expected f32, f16, bf16, i32 or u8");
 }
 
-/// Which of the arrangements `desc` has that plain loops know; `any` for every other.
+/// The arrangement of `desc` among those that plain loops support; `any` for others.
 Tag arrangement(const onednn::Desc& desc) {
     const onednn::Dims sizes = onednn::dims(desc);
     if (sizes.size() != 4) return Tag::any;
@@ -36,7 +37,7 @@ Tag arrangement(const TensorMeta& meta) {
     return layout != nullptr ? arrangement(layout->desc) : Tag::any;
 }
 
-/// Channels in a block; 0 where there are none.
+/// Channels in a block; 0 if there are no blocks.
 int block_width(Tag tag) { return tag == Tag::nChw16c ? 16 : tag == Tag::nChw8c ? 8 : 0; }
 
 }  // namespace
@@ -64,7 +65,7 @@ std::optional<Planes> planes_of(const TensorMeta& meta) {
     if (meta.opaque != nullptr) {
         planes.width = block_width(arrangement(meta));
         if (planes.width == 0) return std::nullopt;
-        planes.blocks = (planes.channels + planes.width - 1) / planes.width;
+        planes.blocks = ceil_div(planes.channels, planes.width);
     } else if (!meta.is_contiguous()) {
         return std::nullopt;
     }
@@ -90,7 +91,7 @@ bool is_dense(const TensorMeta& meta, bool keeps_zero) {
     return planes && (keeps_zero || !planes->padded());
 }
 
-void arrange_like(TensorMeta& meta, const TensorMeta& like) {
+void set_layout_like(TensorMeta& meta, const TensorMeta& like) {
     if (like.opaque == nullptr) {
         if (!meta.is_contiguous() || meta.opaque != nullptr)
             meta = TensorMeta::contiguous(meta.dtype, meta.shape, meta.batch);

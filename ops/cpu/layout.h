@@ -1,4 +1,4 @@
-// Layouts of the CPU backend: oneDNN's own, and what plain loops know of them.
+// Layouts of the CPU backend: oneDNN's, and their representation for plain loops.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace lockstep::cpu {
 
-/// A whole tensor as oneDNN describes it.
+/// A whole tensor as described by oneDNN.
 struct OneDnnLayout final : OpaqueLayout {
     explicit OneDnnLayout(onednn::Desc d) : desc(std::move(d)) {}
     onednn::Desc desc;
@@ -20,12 +20,12 @@ struct OneDnnLayout final : OpaqueLayout {
     std::size_t bytes() const override { return desc.get_size(); }
     bool equals(const OpaqueLayout& other) const override;
     std::string str() const override;
-    /// Of the arrangements that plain loops know.
+    /// The arrangement among those that plain loops support.
     std::shared_ptr<const OpaqueLayout> with_dtype(DType dtype) const override;
 };
 
-/// A 4-D tensor as planes: (n, blocks, spatial, width), width channels beside each other, the last block's missing
-/// channels being zero. Plain (N, C, H, W) has width 1.
+/// A 4-D tensor as planes: (n, blocks, spatial, width) with `width` adjacent channels; missing channels of the last
+/// block are zero. Plain (N, C, H, W) has width 1.
 struct Planes {
     std::int64_t n = 0, channels = 0, h = 0, w = 0;
     std::int64_t blocks = 0;
@@ -42,26 +42,26 @@ struct Planes {
 
 /// `meta` as planes if it is 4-D and row-major or blocked over channels by 8 or 16.
 std::optional<Planes> planes_of(const TensorMeta& meta);
-/// The same, after asking for a row-major input where it is not.
+/// The same, after asking for a row-major input if it has another layout.
 Planes want_planes(KernelRequest& request, std::size_t input);
 
-/// Whether `meta` lies as oneDNN's channels-last: (n, h, w, channels) in memory.
+/// Whether `meta` has oneDNN's channels-last layout: (n, h, w, channels) in memory.
 bool is_channels_last(const TensorMeta& meta);
 
-/// Elements that lie one after another: of a row-major tensor, or of a blocked one with its padding.
+/// Number of consecutive elements: those of a row-major tensor, or of a blocked one including its padding.
 std::int64_t dense_elements(const TensorMeta& meta);
-/// Whether elementwise loops can run over the memory of `meta` from end to end. With `keeps_zero` false the function
-/// would spoil the zeros that pad a blocked tensor, and such tensors are excluded.
+/// Whether elementwise loops can process the memory of `meta` as one run. If `keeps_zero` is false, the function would
+/// change the zeros that pad a blocked tensor; such tensors are excluded.
 bool is_dense(const TensorMeta& meta, bool keeps_zero = true);
 
-/// Brings `meta`, of any dtype, to the arrangement of `like` (same number of channels): row-major, channels-last or the
+/// Gives `meta`, of any dtype, the arrangement of `like` (same number of channels): row-major, channels-last or the
 /// same blocking.
-void arrange_like(TensorMeta& meta, const TensorMeta& like);
+void set_layout_like(TensorMeta& meta, const TensorMeta& like);
 
-/// Brings an f32 `meta` to a layout that a oneDNN primitive asked for; row-major where that is what it is.
+/// Gives an f32 `meta` the layout that a oneDNN primitive asked for; row-major if it is that one.
 void arrange(TensorMeta& meta, const onednn::Desc& desc);
 
-/// A strided or opaque tensor of f32, f16, bf16, i32 or u8 as oneDNN describes it; its offset not included.
+/// A strided or opaque tensor of f32, f16, bf16, i32 or u8 as oneDNN describes it, without its offset.
 onednn::Desc desc_of(const TensorMeta& meta);
 
 }  // namespace lockstep::cpu

@@ -1,4 +1,4 @@
-// MatMul and Linear. Weights and their gradients stay row-major, as the arenas hold them.
+// MatMul and Linear. Weights and their gradients stay row-major, as in the arenas.
 #include <algorithm>
 
 #include "lockstep/ops/cpu/gemm.h"
@@ -7,7 +7,7 @@
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/relu.h"
-#include "lockstep/ops/internal/linear_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cpu {
@@ -56,7 +56,7 @@ std::unique_ptr<Kernel> make_matmul(const MatMul& operation, KernelRequest& requ
 
 // ---- linear -----------------------------------------------------------------------------------------------------
 
-/// Above so many rows it pays to rearrange the weights, as oneDNN does.
+/// From this number of rows on, rearranging the weights pays off, as oneDNN does.
 std::int64_t few_rows() { return allowed_isa() == Isa::avx512 ? 64 : 32; }
 
 std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, KernelRequest& request) {

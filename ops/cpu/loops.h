@@ -1,14 +1,14 @@
-// The plain loops of the CPU backend, compiled once per instruction set and chosen at run time. All work on contiguous
-// runs, in one thread, in an order that depends on the length alone; callers cut work into fixed parts (parallel.h).
+// The plain loops of the CPU backend, compiled once per instruction set and selected at run time. All process
+// contiguous runs, in one thread, in an order that depends only on the length; callers divide work into fixed parts
+// (parallel.h).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/ops/internal/binary_functions.h"
-#include "lockstep/ops/internal/interpolate_operations.h"
-#include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/type_list.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/ops/internal/update_rules.h"
@@ -16,27 +16,27 @@
 
 namespace lockstep::cpu {
 
-/// Reductions keep this many accumulators, element i in accumulator i % lanes: that is what lets floats be added
-/// several at a time. It is a multiple of every channel block (1, 8, 16), so in a blocked tensor a lane always holds
-/// the same channel of its block.
+/// Number of accumulators of reductions: element i is added to accumulator i % lanes, so that several floats can be
+/// added at a time. A multiple of every channel block (1, 8, 16): in a blocked tensor, a lane always holds the same
+/// channel of its block.
 constexpr int lanes = 32;
 
-/// Max pooling of V channels that lie beside each other: (h, w, V) -> (out_h, out_w, V), each position `pixel` elements
-/// from the next (V, or more where other channels lie between).
+/// Max pooling of V adjacent channels: (h, w, V) -> (out_h, out_w, V), with `pixel` elements between positions (V, or
+/// more if other channels are in between).
 struct PoolPlanes {
     std::ptrdiff_t h, w, out_h, out_w;
     PoolGeometry window;
     std::ptrdiff_t pixel;
 };
 
-/// Interpolation of V channels that lie beside each other: (h, w, V) -> (out_h, out_w, V), as PoolPlanes has them.
+/// Interpolation of V adjacent channels: (h, w, V) -> (out_h, out_w, V), with `pixel` as in PoolPlanes.
 template <class T>
 struct InterpolatePlanes {
     std::ptrdiff_t h, w, out_h, out_w;
     std::ptrdiff_t pixel;
     const element::Taps<T>* rows;     ///< (out_h)
     const element::Taps<T>* columns;  ///< (out_w)
-    bool nearest;                     ///< the first of a tap's two is all
+    bool nearest;                     ///< only the first of the two taps counts
 };
 
 template <class T>
@@ -52,7 +52,7 @@ struct Loops {
     using UnaryTable = std::array<Function<Args...>, std::tuple_size_v<UnaryFunctions>>;
     /// [function](the function, x, y, n)
     UnaryTable<const void*, const T*, T*, Index> unary;
-    /// [function](the function, dy, what it has saved, dx, n)
+    /// [function](the function, dy, its saved values, dx, n)
     UnaryTable<const void*, const T*, const T*, T*, Index> unary_backward;
     Function<const T*, T*, Index, T, T> affine;  // (x, y, n, scale, shift)
     Function<T*, Index, T> fill;                 // (y, n, value)
@@ -60,11 +60,12 @@ struct Loops {
     double (*squared_error)(const T*, const T*, Index);                 // sum of (a - b)^2
     Function<const T*, const T*, T, T*, Index> squared_error_backward;  // (a, b, factor, y, n): factor * (a - b)
 
-    // Per lane: factors and sums are arrays of `lanes` elements, element i of a run belongs to lane i % lanes.
+    // Per lane: factors and sums are arrays of `lanes` elements; element i of a run belongs to lane i % lanes.
     Function<const T*, const T*, T*, Index> lane_scale;           // (x, factor, y, n)
     Function<const T*, Index, double*> lane_sum;                  // (x, n, sums): added to sums
     Function<const T*, const T*, Index, double*> lane_deviation;  // (x, mean, n, sums): squared deviations
-    Function<const T*, const T*, const T*, const T*, T*, Index> lane_normalize;  // (x, mean, scale, bias, y, n)
+    Function<const T*, const T*, const T*, const T*, T*, Index> lane_normalize;       // (x, mean, scale, bias, y, n)
+    Function<const T*, const T*, const T*, const T*, T*, Index> lane_normalize_relu;  // ReLU of it
     /// (x, dy, mean, n, sums of dy, sums of dy * (x - mean))
     Function<const T*, const T*, const T*, Index, double*, double*> lane_backward_sums;
     /// (x, dy, mean, scale, mean_dy, slope, dx, n): see element::normalize_backward
@@ -72,30 +73,28 @@ struct Loops {
 
     /// [V = 1, 8, 16](geometry, x, y, where): one plane
     std::array<Function<const PoolPlanes&, const T*, T*, std::uint8_t*>, 3> pool;
-    /// [V](geometry, dy, where, y or null, dx): one plane, written whole. Given y, windows where y <= 0 have no
+    /// [V](geometry, dy, where, y or null, dx): one plane, written as a whole. With y, windows where y <= 0 have no
     /// gradient.
     std::array<Function<const PoolPlanes&, const T*, const std::uint8_t*, const T*, T*>, 3> pool_backward;
 
     /// [V](geometry, x, y): one plane
     std::array<Function<const InterpolatePlanes<T>&, const T*, T*>, 3> interpolate;
-    /// [V](geometry, dy, dx): one plane, written whole
+    /// [V](geometry, dy, dx): one plane, written as a whole
     std::array<Function<const InterpolatePlanes<T>&, const T*, T*>, 3> interpolate_backward;
 
-    /// y (rows, out) = x (rows, in) * weight (out, in)^T + bias, which may be null, for outputs [begin, end). Made for
-    /// few rows: the weights are read once, and not rearranged.
-    /// (x, weight, bias, y, rows, in, out, begin, end)
+    /// y (rows, out) = x (rows, in) * weight (out, in)^T + bias, which may be null, for outputs [begin, end). For few
+    /// rows: the weights are read once and not rearranged. (x, weight, bias, y, rows, in, out, begin, end)
     Function<const T*, const T*, const T*, T*, Index, Index, Index, Index, Index> linear;
 
     /// Elements [begin, end) of a mask, element e drawn with counter first + e. (out of element begin, begin, end, ...)
-    Function<T*, Index, Index, const StepState&, std::uint32_t, std::uint64_t, float, T> dropout_mask;
-    /// [rule](row, with the rule's options after it; gradients, parameters, states, of which those that are not used
-    /// may be null, n)
+    Function<T*, Index, Index, const StepCounters&, std::uint32_t, std::uint64_t, float, T> dropout_mask;
+    /// [rule](row, followed by the rule's options; gradients, parameters, states, n); unused states may be null
     std::array<Function<const ParameterRow&, const T*, T*, T* const*, Index>, std::tuple_size_v<UpdateRules>> update;
     /// (inputs of all shards, distance of a shard's pointers, shards, first element, n, sums)
     Function<void* const*, Index, int, Index, Index, T*> sum_over_shards;
 };
 
-/// Those for allowed_isa(). T: float or double.
+/// The loops for allowed_isa(). T: float or double.
 template <class T>
 const Loops<T>& loops();
 
@@ -113,7 +112,7 @@ template <class F, class T>
 void run_unary(const F& function, const T* x, T* y, std::ptrdiff_t n) {
     loops<T>().unary[index_in<F, UnaryFunctions>()](&function, x, y, n);
 }
-/// Its gradient, from dy and what the function saves; dx may be dy.
+/// Its gradient, from dy and the saved values of the function; dx may be dy.
 template <class F, class T>
 void run_unary_backward(const F& function, const T* dy, const T* saved, T* dx, std::ptrdiff_t n) {
     loops<T>().unary_backward[index_in<F, UnaryFunctions>()](&function, dy, saved, dx, n);

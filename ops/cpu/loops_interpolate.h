@@ -1,4 +1,4 @@
-// Interpolation among the loops of loops.h; see loops_kernels.h.
+// Interpolation loops of loops.h; see loops_kernels.h.
 #pragma once
 
 #include "lockstep/ops/cpu/loops.h"

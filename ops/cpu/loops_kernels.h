@@ -1,6 +1,6 @@
 // The loops of loops.h. Included only by loops_generic.cpp, loops_avx2.cpp and loops_avx512.cpp, which set
-// LOCKSTEP_LOOPS to the namespace of their instruction set. As in simd.h nothing here may call an inline function that
-// is not always inlined: the linker might keep the copy that old processors cannot run.
+// LOCKSTEP_LOOPS to the namespace of their instruction set. As in simd.h, code here may call only inline functions that
+// are always inlined: otherwise the linker might keep a copy that old processors cannot run.
 #pragma once
 
 #include "lockstep/ops/cpu/loops_interpolate.h"
@@ -69,7 +69,8 @@ inline __attribute__((always_inline)) double fold(double* sums) {
     return sums[0];
 }
 
-/// sums[i % lanes] += term(i, i % lanes). No more than 64 are added up in T: rounding errors don't grow with n.
+/// sums[i % lanes] += term(i, i % lanes). At most 64 terms are added up in T, so that rounding errors do not grow with
+/// n.
 template <class T, class Term>
 inline __attribute__((always_inline)) void accumulate(double* sums, Index n, Term term) {
     constexpr Index block = 64 * lanes;
@@ -134,6 +135,13 @@ void lane_normalize(const T* x, const T* mean, const T* scale, const T* bias, T*
 }
 
 template <class T>
+void lane_normalize_relu(const T* x, const T* mean, const T* scale, const T* bias, T* y, Index n) {
+    map_lanes(y, n, [=](Index i, int j) {
+        return functor::Relu().value(element::normalize(x[i], mean[j], scale[j], bias[j]));
+    });
+}
+
+template <class T>
 void lane_backward_sums(const T* x, const T* dy, const T* mean, Index n, double* sums_dy, double* sums_product) {
     accumulate<T>(sums_dy, n, [=](Index i, int) { return dy[i]; });
     accumulate<T>(sums_product, n, [=](Index i, int j) { return dy[i] * (x[i] - mean[j]); });
@@ -149,10 +157,10 @@ void lane_backward_data(const T* x, const T* dy, const T* mean, const T* scale, 
 
 constexpr int philox_blocks = 16;
 
-/// Random bits of `philox_blocks` neighbouring blocks, four words each.
-__attribute__((flatten)) inline void random_words(const StepState& state, std::uint32_t ordinal, std::uint64_t block,
+/// Random bits of `philox_blocks` consecutive blocks, four words each.
+__attribute__((flatten)) inline void random_words(const StepCounters& state, std::uint32_t ordinal, std::uint64_t block,
                                                   std::uint32_t* __restrict words) {
-    const StepState key = state;
+    const StepCounters key = state;
     _Pragma("GCC ivdep") for (int b = 0; b < philox_blocks; ++b) {
         const std::array<std::uint32_t, 4> word = philox(key, ordinal, block + static_cast<std::uint64_t>(b));
         words[4 * b] = word[0];
@@ -163,7 +171,7 @@ __attribute__((flatten)) inline void random_words(const StepState& state, std::u
 }
 
 template <class T>
-void dropout_mask(T* out, Index begin, Index end, const StepState& state, std::uint32_t ordinal, std::uint64_t first,
+void dropout_mask(T* out, Index begin, Index end, const StepCounters& state, std::uint32_t ordinal, std::uint64_t first,
                   float p, T keep) {
     std::uint32_t words[4 * philox_blocks];
     for (Index e = begin; e < end;) {
@@ -185,7 +193,7 @@ inline __attribute__((always_inline)) void update_elements(const typename Rule::
     T* const second = (used & 2u) != 0 ? states[1] : nullptr;
     T* const third = (used & 4u) != 0 ? states[2] : nullptr;
     LOCKSTEP_FOR(i, n) {
-        T state[most_states] = {};
+        T state[max_states] = {};
         if constexpr ((used & 1u) != 0) state[0] = first[i];
         if constexpr ((used & 2u) != 0) state[1] = second[i];
         if constexpr ((used & 4u) != 0) state[2] = third[i];
@@ -258,6 +266,7 @@ constexpr Loops<T> make_loops() {
     table.lane_sum = lane_sum<T>;
     table.lane_deviation = lane_deviation<T>;
     table.lane_normalize = lane_normalize<T>;
+    table.lane_normalize_relu = lane_normalize_relu<T>;
     table.lane_backward_sums = lane_backward_sums<T>;
     table.lane_backward_data = lane_backward_data<T>;
     table.pool = {pool<T, 1>, pool<T, 8>, pool<T, 16>};

@@ -1,5 +1,5 @@
-// Linear layers of few rows among the loops of loops.h; see loops_kernels.h. Both factors are read along their rows, as
-// they lie: every output is a sum over k, each vector lane having its own, of runs that the caches hold.
+// Loops of loops.h for linear layers of few rows; see loops_kernels.h. Both factors are read along their rows, without
+// rearrangement: every output is a sum over k, with a partial sum per vector lane, of runs that fit the caches.
 #pragma once
 
 #include "lockstep/ops/cpu/loops_pooling.h"
@@ -19,9 +19,9 @@ constexpr Index run_bytes = 4096;
 template <class T>
 using Four = typename Pack<T, 4>::Values;
 
-// Vectors go by reference: some are wider than a register of the oldest processors.
+// Vectors are passed by reference: some are wider than a register of the oldest processors.
 
-/// Adds up the fourths of a vector.
+/// Adds up the quarters of a vector.
 template <class T, int width>
 inline __attribute__((always_inline)) void add_fourths(const typename Pack<T, width>::Values& v, Four<T>& sum) {
     if constexpr (width == 16) {
@@ -45,8 +45,8 @@ inline __attribute__((always_inline)) void add_up(const Four<T>* v, Four<T>& sum
     sums = __builtin_shufflevector(left, right, 0, 1, 4, 5) + __builtin_shufflevector(left, right, 2, 3, 6, 7);
 }
 
-/// Adds to y (rows, outputs) the products of `n` neighbours of each row of x and of the weights. `ahead`: as many that
-/// will be read soon.
+/// Adds to y (rows, outputs) the products of `n` consecutive elements of each row of x and of the weights. `ahead`:
+/// number of elements to prefetch.
 template <class T, int rows, int outputs>
 inline __attribute__((always_inline)) void linear_tile(const T* x, const T* weight, const T* ahead, Index stride,
                                                        Index n, T* y, Index y_stride) {
@@ -76,7 +76,7 @@ inline __attribute__((always_inline)) void linear_tile(const T* x, const T* weig
     }
 }
 
-/// Meanwhile the weights of the outputs after these come nearer, unless they are the `last`.
+/// Meanwhile prefetches the weights of the following outputs, unless these are the `last`.
 template <class T, int outputs>
 void linear_rows(const T* x, const T* weight, bool last, Index stride, Index n, T* y, Index y_stride, Index rows) {
     Index r = 0;

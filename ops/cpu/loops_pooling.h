@@ -1,9 +1,10 @@
-// Max pooling among the loops of loops.h, and what all of these loops share; see loops_kernels.h.
+// Max pooling loops of loops.h, and helpers of all loops; see loops_kernels.h.
 #pragma once
 
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/internal/arithmetic.h"
-#include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/runtime/round_up.h"
 
 #ifndef LOCKSTEP_LOOPS
 #error "included only by the sources that are compiled for one instruction set"
@@ -13,13 +14,13 @@ namespace lockstep::cpu::LOCKSTEP_LOOPS {
 
 using Index = std::ptrdiff_t;
 
-// Runs may be the same (y = a): iterations are independent all the same.
+// Iterations are independent even if the runs are the same (y = a).
 #define LOCKSTEP_FOR(i, n) _Pragma("GCC ivdep") for (Index i = 0; i < (n); ++i)
 
 constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a < b ? b : a; }
 
-/// V elements beside each other, wherever they lie. The compiler cuts them into the registers there are.
+/// V adjacent elements at any address. The compiler splits them into the available registers.
 template <class T, int V>
 struct Pack {
     typedef T Values __attribute__((vector_size(V * sizeof(T)), aligned(alignof(T)), may_alias));
@@ -31,7 +32,7 @@ inline __attribute__((always_inline)) const typename Pack<T, V>::Values& pack(co
     return *reinterpret_cast<const typename Pack<T, V>::Values*>(p);
 }
 
-/// `count` neighbouring windows of KH x KW elements that lie inside the plane; KH, KW 0: read from the geometry.
+/// `count` consecutive windows of KH x KW elements inside the plane; KH, KW 0: read from the geometry.
 template <class T, int V, int KH, int KW>
 inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where,
                                                        Index count) {
@@ -56,7 +57,7 @@ inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, cons
     }
 }
 
-/// 2 x 2 windows that lie inside a plain plane, side by side.
+/// Adjacent 2 x 2 windows inside a plain plane.
 template <class T>
 void pool_pairs(const T* upper, const T* lower, T* y, std::uint8_t* where, Index count) {
     LOCKSTEP_FOR(o, count) {
@@ -74,7 +75,7 @@ void pool_pairs(const T* upper, const T* lower, T* y, std::uint8_t* where, Index
     }
 }
 
-/// One window that the plane's border cuts.
+/// One window that extends beyond the plane's border.
 template <class T, int V>
 void pool_border(const PoolPlanes& g, const T* x, Index top, Index left, T* y, std::uint8_t* where) {
     const Index i0 = larger(0, -top), i1 = smaller(g.window.kernel_h, g.h - top);
@@ -97,8 +98,8 @@ void pool_border(const PoolPlanes& g, const T* x, Index top, Index left, T* y, s
 template <class T, int V>
 void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
     const PoolGeometry& window = g.window;
-    // Columns [inside, end) of windows that no border cuts.
-    const Index inside = smaller(g.out_w, (window.pad_w + window.stride_w - 1) / window.stride_w);
+    // Columns [inside, end) of windows inside the plane.
+    const Index inside = smaller(g.out_w, ceil_div(window.pad_w, window.stride_w));
     const Index last = g.w + window.pad_w - window.kernel_w;
     const Index end = last < 0 ? inside : larger(inside, smaller(g.out_w, last / window.stride_w + 1));
     for (Index oh = 0; oh < g.out_h; ++oh) {
@@ -141,7 +142,7 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
     for (Index oh = 0; oh < g.out_h; ++oh)
         for (Index ow = 0; ow < g.out_w; ++ow, dy += g.pixel, where += g.pixel, y += masked ? g.pixel : 0) {
             const Index top = oh * window.stride_h - window.pad_h, left = ow * window.stride_w - window.pad_w;
-            if (apart) {  // no element lies in two windows
+            if (apart) {  // no element is in two windows
                 const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
                 const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
                 Values gradient = pack<T, V>(dy);

@@ -1,4 +1,4 @@
-// Softmax, its logarithm, and the losses. What a loss sums is summed in double, in one order whatever the threads.
+// Softmax, its logarithm, and the losses. Losses are summed in double, in an order that does not depend on the threads.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/report.h"
-#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cpu {
@@ -27,12 +27,12 @@ struct Lines {
     std::int64_t first(std::int64_t line) const { return line / inner * size * inner + line % inner; }
 };
 
-/// work(first element) for every line, in parallel.
+/// Calls work(first element) for every line, in parallel.
 template <class Work>
 void for_lines(const Lines& lines, int threads, const Work& work) {
     if (lines.size == 0) return;
     const std::int64_t grain = std::max<std::int64_t>(1, 256 / lines.size);
-    constexpr std::int64_t exponential = 8;  // simple elements that one costs
+    constexpr std::int64_t exponential = 8;  // cost of one in simple elements
     for_parts(worthwhile_threads(threads, exponential * lines.count() * lines.size), lines.count(), grain,
               [&](std::int64_t begin, std::int64_t end) {
                   for (std::int64_t line = begin; line < end; ++line) work(lines.first(line));
@@ -108,10 +108,10 @@ struct Positions {
     std::int64_t count() const { return n * inner; }
 };
 
-/// What a chunk of positions comes to.
+/// Sums over a chunk of positions.
 struct NllPart {
     double numerator = 0, weight = 0;
-    std::int64_t bad = -1;  ///< its first position whose target is no class
+    std::int64_t bad = -1;  ///< first position of the chunk whose target is not a class
 };
 
 std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequest& request) {
@@ -187,7 +187,7 @@ std::unique_ptr<Kernel> make_nll_backward(const NllBackward& operation, KernelRe
                 }
                 return;
             }
-            // One map of one class after another, written once.
+            // One map per class, each written once.
             for_parts(worthwhile_threads(threads, positions.count() * classes), n * classes, 1,
                       [&](std::int64_t begin, std::int64_t end) {
                           for (std::int64_t map = begin; map < end; ++map) {
@@ -204,10 +204,10 @@ std::unique_ptr<Kernel> make_nll_backward(const NllBackward& operation, KernelRe
 
 // ---- squared error ----------------------------------------------------------------------------------------------
 
-/// Brings both inputs to one arrangement that runs from end to end.
+/// Asks for the same dense arrangement of both inputs.
 void want_alike(KernelRequest& request, std::size_t a, std::size_t b) {
     if (!is_dense(request.in[a])) request.want_contiguous(a);
-    arrange_like(request.in[b], request.in[a]);
+    set_layout_like(request.in[b], request.in[a]);
 }
 
 std::unique_ptr<Kernel> make_squared_error_forward(const SquaredErrorForward& operation, KernelRequest& request) {
@@ -230,7 +230,7 @@ std::unique_ptr<Kernel> make_squared_error_forward(const SquaredErrorForward& op
 
 std::unique_ptr<Kernel> make_squared_error_backward(const SquaredErrorBackward& operation, KernelRequest& request) {
     want_alike(request, 1, 2);
-    arrange_like(request.out[0], request.in[1]);
+    set_layout_like(request.out[0], request.in[1]);
     const std::int64_t elements = dense_elements(request.in[1]);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);

@@ -5,19 +5,19 @@
 
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/kept_by_thread.h"
+#include "lockstep/runtime/internal/threads.h"
 
 namespace lockstep::cpu::onednn {
 
 const dnnl::engine& cpu_engine() {
     static const dnnl::engine engine = [] {
         const Isa isa = allowed_isa();
-        // Refused once oneDNN has been used, which is then the program's own decision.
+        // Fails if oneDNN was used before: the program's own settings apply then.
         if (isa < machine_isa())
             static_cast<void>(dnnl::set_max_cpu_isa(isa == Isa::avx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::sse41));
         dnnl::engine made(dnnl::engine::kind::cpu, 0);
-        // What oneDNN keeps in static objects for every memory and stream is there before the first kernel runs: static
-        // objects of later calls would be destroyed before workers have come to rest.
+        // Creates oneDNN's static objects for memories and streams before the first kernel runs: static objects created
+        // by later calls would be destroyed before the workers are idle.
         const dnnl::memory::desc number({1}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a);
         static_cast<void>(dnnl::memory(number, made));
         static_cast<void>(dnnl::stream(made));
@@ -30,7 +30,7 @@ dnnl::stream& cpu_stream() {
     struct Own {
         dnnl::stream stream{cpu_engine()};
     };
-    return kept_by_thread<Own>().stream;
+    return per_thread<Own>().stream;
 }
 
 dnnl::primitive_attr user_scratchpad() {
@@ -43,7 +43,7 @@ ThreadScope::ThreadScope(int threads) : before_(omp_get_max_threads()) { omp_set
 ThreadScope::~ThreadScope() { omp_set_num_threads(before_); }
 
 bool is_reference(std::string_view implementation) {
-    // "ref:any", "ref_...", "gemm:ref"; a jit kernel's name may hold the letters "ref" elsewhere.
+    // "ref:any", "ref_...", "gemm:ref"; names of jit kernels may contain the letters "ref" elsewhere.
     return implementation.substr(0, 3) == "ref" || implementation.find(":ref") != std::string_view::npos;
 }
 

@@ -1,10 +1,10 @@
-// The one place that knows that oneDNN 2 (Debian 12: operation descriptors) and oneDNN 3 (Debian 13, Ubuntu 24.04:
-// none) differ, and that keeps oneDNN's slow reference kernels out.
+// Wrapper that hides the differences between oneDNN 2 (Debian 12: operation descriptors) and oneDNN 3 (Debian 13,
+// Ubuntu 24.04: none), and that excludes oneDNN's slow reference kernels.
 //
-// Every function below returns a primitive descriptor with scratchpad_mode::user: a primitive may then be made in one
-// thread and run in another, and nothing is allocated that the memory plan does not know. The caller passes
-// DNNL_ARG_SCRATCHPAD of scratchpad_desc(). All of them throw dnnl::error (unimplemented) where oneDNN has no kernel;
-// first_fast() turns that into the library's own error.
+// Every function below returns a primitive descriptor with scratchpad_mode::user: a primitive may then be created in
+// one thread and run in another, and allocates nothing outside of the memory plan. The caller passes
+// DNNL_ARG_SCRATCHPAD of scratchpad_desc(). All of them throw dnnl::error (unimplemented) if oneDNN has no kernel;
+// first_fast() converts that to an error of the library.
 #pragma once
 
 #include <dnnl.hpp>
@@ -21,11 +21,11 @@ using Dims = dnnl::memory::dims;
 /// oneDNN's one CPU engine. Its instruction set is limited by LOCKSTEP_CPU_ISA, unless the program has used oneDNN
 /// before Lockstep did.
 const dnnl::engine& cpu_engine();
-/// The calling thread's stream: what is executed on it has run when execute returns.
+/// The calling thread's stream: execution is complete when execute returns.
 dnnl::stream& cpu_stream();
 dnnl::primitive_attr user_scratchpad();
 
-/// Sets the number of OpenMP threads of the calling thread, which oneDNN plans and runs with, while it lives.
+/// While an instance lives: number of OpenMP threads of the calling thread, with which oneDNN plans and runs.
 class ThreadScope {
 public:
     explicit ThreadScope(int threads);
@@ -43,15 +43,15 @@ bool is_reference(std::string_view implementation);
 /// "f32 (64, 32, 26, 26)" for messages.
 std::string describe(const Desc& desc);
 
-/// `refuse` is for everything of any size. `accept` is for what oneDNN has nothing else for and which stays small;
-/// whoever passes it says why.
+/// `refuse` is for operations of any size. `accept` is for small operations for which oneDNN has no other kernel;
+/// callers that pass it state the reason.
 enum class Reference { refuse, accept };
 
 [[noreturn]] void throw_no_kernel(const std::string& what, const std::string& tried);
 
-/// The first attempt that gives no reference kernel; usually the layouts wanted, then format_tag::any, then plain ones.
-/// With Reference::accept the first reference kernel when there is none other. Throws DeviceError with `what`
-/// (operation and shapes) and the kernels that were offered.
+/// The first attempt without a reference kernel; usually the preferred layouts, then format_tag::any, then plain ones.
+/// With Reference::accept, the first reference kernel if there is no other. Throws DeviceError with `what` (operation
+/// and shapes) and the kernels that were offered.
 template <class PrimitiveDesc>
 PrimitiveDesc first_fast(const std::string& what, std::initializer_list<std::function<PrimitiveDesc()>> attempts,
                          Reference reference = Reference::refuse) {
@@ -78,7 +78,7 @@ using SoftmaxBackward = dnnl::softmax_backward;
 inline Dims dims(const Desc& desc) { return desc.get_dims(); }
 inline dnnl::memory::data_type data_type(const Desc& desc) { return desc.get_data_type(); }
 
-/// Forms a primitive descriptor: oneDNN 3 takes everything in one constructor.
+/// Creates a primitive descriptor: oneDNN 3 takes everything in one constructor.
 template <class Primitive, class... Args>
 typename Primitive::primitive_desc make_forward(const Args&... args) {
     return {cpu_engine(), args..., user_scratchpad()};
@@ -93,7 +93,7 @@ using SoftmaxBackward = dnnl::softmax_v2_backward;
 inline Dims dims(const Desc& desc) { return desc.dims(); }
 inline dnnl::memory::data_type data_type(const Desc& desc) { return desc.data_type(); }
 
-/// Forms a primitive descriptor: oneDNN 2 wants an operation descriptor first.
+/// Creates a primitive descriptor: oneDNN 2 needs an operation descriptor first.
 template <class Primitive, class... Args>
 typename Primitive::primitive_desc make_forward(const Args&... args) {
     return {typename Primitive::desc(args...), user_scratchpad(), cpu_engine()};
@@ -182,7 +182,7 @@ inline dnnl::matmul::primitive_desc matmul(const Desc& a, const Desc& b, const D
     return make_forward<dnnl::matmul>(a, b, bias, dst);
 }
 
-/// dst = max(src, 0), in the same layout; backward looks at dst, so src may be overwritten.
+/// dst = max(src, 0), in the same layout; backward reads dst, so src may be overwritten.
 inline dnnl::eltwise_forward::primitive_desc relu_forward(const Desc& data) {
     const auto kind = dnnl::prop_kind::forward_training;
     const auto relu = dnnl::algorithm::eltwise_relu_use_dst_for_bwd;

@@ -3,7 +3,7 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
-#include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cpu {
@@ -15,8 +15,8 @@ PoolPlanes pool_planes(const Shape& x, const Shape& y, const PoolGeometry& windo
 
 std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation, KernelRequest& request) {
     const ChannelRuns runs = want_channel_runs(request, 0);
-    arrange_like(request.out[0], request.in[0]);
-    arrange_like(request.out[1], request.in[0]);
+    set_layout_like(request.out[0], request.in[0]);
+    set_layout_like(request.out[1], request.in[0]);
     const PoolPlanes geometry = pool_planes(request.in[0].shape, request.out[0].shape, operation.geometry, runs);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
@@ -34,9 +34,9 @@ std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation,
 std::unique_ptr<Kernel> make_max_pool_backward(const MaxPool2dBackward& operation, KernelRequest& request) {
     const bool masked = operation.activation == Activation::relu;
     const ChannelRuns runs = want_channel_runs(request, 1);
-    arrange_like(request.in[0], request.in[1]);
-    if (masked) arrange_like(request.in[2], request.in[1]);
-    arrange_like(request.out[0], request.in[1]);
+    set_layout_like(request.in[0], request.in[1]);
+    if (masked) set_layout_like(request.in[2], request.in[1]);
+    set_layout_like(request.out[0], request.in[1]);
     const PoolPlanes geometry = pool_planes(request.out[0].shape, request.in[1].shape, operation.geometry, runs);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);

@@ -7,9 +7,10 @@
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/strided.h"
-#include "lockstep/ops/internal/indexing_operations.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -83,7 +84,7 @@ public:
     }
 
 private:
-    /// One sum over everything, of floats: cut in chunks.
+    /// A single sum over all elements, of floats: divided into chunks.
     bool is_total() const { return std::is_floating_point_v<In> && outputs_ == 1 && whole_ > chunk_elements; }
 
     void sum_total(const In* x, Out* y, double* partial) const {
@@ -92,7 +93,7 @@ private:
         }));
     }
 
-    /// Neighbours are added up: every output is the sum of some runs.
+    /// Consecutive elements are added up: every output is the sum of some runs.
     void sum_runs(const In* x, Out* y) const {
         const std::int64_t work = summed_.rows() * summed_.run();
         const std::int64_t grain = std::max<std::int64_t>(1, element_grain / std::max<std::int64_t>(1, work));
@@ -109,7 +110,7 @@ private:
     /// Rows of kept elements are added to each other.
     void sum_rows(const In* x, Out* y) const {
         constexpr std::int64_t columns = 2048;
-        const std::int64_t blocks = (kept_.run() + columns - 1) / columns;
+        const std::int64_t blocks = ceil_div(kept_.run(), columns);
         for_parts(threads, kept_.rows() * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t part = begin; part < end; ++part) {
                 const std::int64_t column = part % blocks * columns;
@@ -126,7 +127,7 @@ private:
         });
     }
 
-    /// element(offset in x, offset in y) for kept elements [begin, end).
+    /// Calls element(offset in x, offset in y) for kept elements [begin, end).
     template <class Element>
     void for_elements(std::int64_t begin, std::int64_t end, const Element& element) const {
         const std::int64_t run = kept_.run();

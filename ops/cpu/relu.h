@@ -1,4 +1,4 @@
-// ReLU and its gradient in place, for kernels that do them along with something else.
+// ReLU and its gradient in place, for kernels that fuse them with another operation.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
     });
 }
 
-/// dx becomes 0 where x, which ReLU made, is 0.
+/// Sets dx to 0 where x, an output of ReLU, is 0.
 template <class T>
 void relu_backward_in_place(T* dx, const T* x, std::ptrdiff_t elements, int threads) {
     for_element_parts(threads, elements, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {

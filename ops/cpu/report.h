@@ -1,4 +1,4 @@
-// What forward reports in the status word.
+// Reports of forward in the status word.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lockstep::cpu {
 
-/// The first report stays.
+/// Only the first report is kept.
 inline void report(const KernelArgs& call, StatusCode code, std::int64_t row, std::int64_t value) {
     StatusWord& status = *call.status;
     if (status.code != 0) return;

@@ -1,14 +1,14 @@
 // One vector register of floats, for the kernels that are compiled once per instruction set. Included only by
 // kernels_avx2.cpp and kernels_avx512.cpp, which set LOCKSTEP_SIMD_WIDTH and LOCKSTEP_SIMD_NAMESPACE.
 //
-// Whatever these files define lies in the namespace of the instruction set and they call no inline function of the
-// standard library: the linker keeps one copy of such a function, and it might keep the one that old processors
-// cannot run.
+// These files define everything in the namespace of the instruction set and call no inline function of the standard
+// library: the linker keeps one copy of such a function, possibly one that old processors cannot run.
 #pragma once
 
 #include <cstddef>
 
 #include "lockstep/runtime/dtype.h"
+#include "lockstep/runtime/round_up.h"
 
 #ifndef LOCKSTEP_SIMD_WIDTH
 #error "included only by the sources that are compiled for one instruction set"
@@ -28,8 +28,8 @@ typedef float Vec __attribute__((vector_size(4 * V)));
 typedef float UnalignedVec __attribute__((vector_size(4 * V), aligned(4)));
 typedef int VecIndex __attribute__((vector_size(4 * V)));
 typedef unsigned VecBits __attribute__((vector_size(4 * V)));
-typedef unsigned short ShortVec __attribute__((vector_size(2 * V), may_alias));
-typedef unsigned short UnalignedShortVec __attribute__((vector_size(2 * V), may_alias, aligned(2)));
+typedef unsigned short HalfVec __attribute__((vector_size(2 * V), may_alias));
+typedef unsigned short UnalignedHalfVec __attribute__((vector_size(2 * V), may_alias, aligned(2)));
 
 /// Activations and scratch are aligned to the vector, weights and gradients (segments of an arena) to one float.
 LOCKSTEP_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
@@ -38,12 +38,10 @@ LOCKSTEP_INLINE Vec load_unaligned(const float* p) { return *reinterpret_cast<co
 LOCKSTEP_INLINE void store_unaligned(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 LOCKSTEP_INLINE Vec broadcast(float x) { return x - Vec{}; }
 
-/// What is stored in 16 bits: arithmetic widens it and rounds to nearest even, with the bits of BFloat16(float).
-LOCKSTEP_INLINE Vec widened(ShortVec v) { return (Vec)(__builtin_convertvector(v, VecBits) << 16); }
-LOCKSTEP_INLINE Vec load(const BFloat16* p) { return widened(*reinterpret_cast<const ShortVec*>(p)); }
-LOCKSTEP_INLINE Vec load_unaligned(const BFloat16* p) {
-    return widened(*reinterpret_cast<const UnalignedShortVec*>(p));
-}
+/// 16-bit storage: arithmetic widens it and rounds to nearest even, with the bits of BFloat16(float).
+LOCKSTEP_INLINE Vec widened(HalfVec v) { return (Vec)(__builtin_convertvector(v, VecBits) << 16); }
+LOCKSTEP_INLINE Vec load(const BFloat16* p) { return widened(*reinterpret_cast<const HalfVec*>(p)); }
+LOCKSTEP_INLINE Vec load_unaligned(const BFloat16* p) { return widened(*reinterpret_cast<const UnalignedHalfVec*>(p)); }
 LOCKSTEP_INLINE float load_one(const float* p) { return *p; }
 LOCKSTEP_INLINE float load_one(const BFloat16* p) {
     const unsigned bits = static_cast<unsigned>(p->bits) << 16;
@@ -51,15 +49,15 @@ LOCKSTEP_INLINE float load_one(const BFloat16* p) {
     __builtin_memcpy(&x, &bits, sizeof x);
     return x;
 }
-LOCKSTEP_INLINE ShortVec rounded(Vec v) {
+LOCKSTEP_INLINE HalfVec rounded(Vec v) {
     const VecBits bits = (VecBits)v;
     const VecBits upper = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return __builtin_convertvector(v != v ? (bits >> 16) | 0x40 : upper, ShortVec);
+    return __builtin_convertvector(v != v ? (bits >> 16) | 0x40 : upper, HalfVec);
 }
-LOCKSTEP_INLINE void store(BFloat16* p, Vec v) { *reinterpret_cast<ShortVec*>(p) = rounded(v); }
-LOCKSTEP_INLINE void store_unaligned(BFloat16* p, Vec v) { *reinterpret_cast<UnalignedShortVec*>(p) = rounded(v); }
+LOCKSTEP_INLINE void store(BFloat16* p, Vec v) { *reinterpret_cast<HalfVec*>(p) = rounded(v); }
+LOCKSTEP_INLINE void store_unaligned(BFloat16* p, Vec v) { *reinterpret_cast<UnalignedHalfVec*>(p) = rounded(v); }
 
-/// Writes past the caches: for outputs that no cache could keep until they are read.
+/// Non-temporal store: for outputs too large to remain in a cache until they are read.
 LOCKSTEP_INLINE void store_past_cache(float* p, Vec v) {
 #if LOCKSTEP_SIMD_WIDTH == 16
     __builtin_ia32_movntps512(p, v);
@@ -75,7 +73,7 @@ LOCKSTEP_INLINE void store_past_cache(BFloat16* p, Vec v) {
     __builtin_ia32_movntdq(reinterpret_cast<Words*>(p), (Words)rounded(v));
 #endif
 }
-/// Orders what store_past_cache wrote before whatever this thread does next.
+/// Orders the stores of store_past_cache before any later action of this thread.
 LOCKSTEP_INLINE void fence_past_cache() { __builtin_ia32_sfence(); }
 
 template <class T>
@@ -86,10 +84,6 @@ template <class T>
 constexpr T larger(T a, T b) {
     return a < b ? b : a;
 }
-constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
-
-/// Floats rounded up to whole cache lines.
-constexpr Index whole_lines(Index floats) { return ceil_div(floats, cache_line_floats) * cache_line_floats; }
 
 /// V vectors of V floats: rows become columns.
 LOCKSTEP_INLINE void transpose(Vec* row) {

@@ -1,5 +1,5 @@
-// Kernels of ops/internal/step_operations.h.
-#include "lockstep/ops/internal/step_operations.h"
+// Kernels of ops/internal/control_operations.h.
+#include "lockstep/ops/internal/control_operations.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@ namespace lockstep::cpu {
 namespace {
 
 using Index = std::ptrdiff_t;
-/// Elements summed at a time: the partial sums of all levels of the tree stay in the L1 cache.
+/// Number of elements summed at a time: the partial sums of all levels of the tree fit the L1 cache.
 constexpr Index tree_chunk = 4096;
 
 /// Adds parts along the tree, a chunk at a time.
@@ -46,7 +46,7 @@ private:
 template <class T>
 std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request) {
     const Index elements = request.in[0].numel();
-    // One chunk for every level of the tree; shards are numbered below 2^16.
+    // One chunk for every level of the tree; shard numbers are below 2^16.
     constexpr std::size_t levels = 17;
     return make_kernel(
         [ranges = op.ranges, accumulate = op.accumulate, commits = op.commits(), elements](const KernelArgs& run) {
@@ -81,20 +81,20 @@ std::unique_ptr<Kernel> make_agree_status(const AgreeStatus&, KernelRequest& req
     });
 }
 
-std::unique_ptr<Kernel> make_forget_skip(const ForgetSkip&, KernelRequest&) {
-    return make_kernel([](const KernelArgs& run) { element::forget_skip(*run.output<StatusWord>(0)); });
+std::unique_ptr<Kernel> make_clear_skip_flag(const ClearSkipFlag&, KernelRequest&) {
+    return make_kernel([](const KernelArgs& run) { element::clear_skip_flag(*run.output<StatusWord>(0)); });
 }
 
 std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&) {
     return make_kernel([whole = op.whole_step](const KernelArgs& run) {
         if (run.agreed->code != 0) return;
-        auto& state = *run.output<StepState>(0);
+        auto& state = *run.output<StepCounters>(0);
         state.micro = whole ? 0 : state.micro + 1;
         state.step += whole ? 1 : 0;
     });
 }
 
-std::unique_ptr<Kernel> make_take_over(const TakeOver&, KernelRequest& request) {
+std::unique_ptr<Kernel> make_commit_if_ok(const CommitIfOk&, KernelRequest& request) {
     return make_kernel([bytes = static_cast<std::size_t>(request.in[0].numel())](const KernelArgs& run) {
         if (run.agreed->code == 0) std::memcpy(run.out[0], run.in[0], bytes);
     });
@@ -105,9 +105,9 @@ std::unique_ptr<Kernel> make_take_over(const TakeOver&, KernelRequest& request) 
 void add_step_kernels(KernelTable& table) {
     table.add<TreeSum, make_tree_sum>();
     table.add<AgreeStatus, make_agree_status>();
-    table.add<ForgetSkip, make_forget_skip>();
+    table.add<ClearSkipFlag, make_clear_skip_flag>();
     table.add<AdvanceStep, make_advance_step>();
-    table.add<TakeOver, make_take_over>();
+    table.add<CommitIfOk, make_commit_if_ok>();
 }
 
 }  // namespace lockstep::cpu

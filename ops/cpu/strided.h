@@ -1,4 +1,4 @@
-// Walking several strided tensors of one shape together.
+// Joint iteration over several strided tensors of one shape.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace lockstep::cpu {
 
-/// `count` operands of one shape (strides 0 where they are broadcast), with dimensions merged where all of them allow:
-/// an outer odometer over rows, and an innermost run with one stride per operand.
+/// `count` operands of one shape (stride 0 in broadcast dimensions). Dimensions are merged if all operands allow it: an
+/// outer odometer over rows, and an innermost run with one stride per operand.
 template <std::size_t count>
 class StridedWalk {
 public:
@@ -46,7 +46,7 @@ public:
 
     std::int64_t rows() const { return rows_; }
     std::int64_t run() const { return run_; }
-    /// Distance of neighbours in a run, one per operand.
+    /// Distance between consecutive elements in a run, per operand.
     const Offsets& steps() const { return run_steps_; }
 
     /// Calls row(offsets) for rows [begin, end), in order.

@@ -12,21 +12,21 @@ namespace lockstep::cpu {
 namespace {
 
 template <class T>
-constexpr bool is_short_float = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+constexpr bool is_half_type = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
 
 template <class To, class From>
 To convert(From value) {
     if constexpr (std::is_same_v<To, From>) {
         return value;
-    } else if constexpr (is_short_float<From>) {
+    } else if constexpr (is_half_type<From>) {
         return convert<To>(static_cast<float>(value));
-    } else if constexpr (is_short_float<To>) {
+    } else if constexpr (is_half_type<To>) {
         return To(static_cast<float>(value));
     } else if constexpr (std::is_same_v<To, bool>) {
         return value != From(0);
     } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
         constexpr double low = static_cast<double>(std::numeric_limits<To>::min());
-        // The first number above the range: exact in double, where the largest one may not be.
+        // The first number above the range: exact in double, unlike perhaps the largest one in it.
         constexpr double end = 2.0 * static_cast<double>(std::numeric_limits<To>::max() / 2 + 1);
         const double wide = static_cast<double>(value);
         if (!(wide == wide)) return To(0);
@@ -49,9 +49,9 @@ void convert_row(const void* from, std::int64_t from_step, void* to, std::int64_
             std::memcpy(y, x, static_cast<std::size_t>(count) * sizeof(To));
             return;
         } else if constexpr (is_float16<From> && std::is_same_v<To, float>) {
-            return float16::widen(x, y, count);
+            return float16::upcast(x, y, count);
         } else if constexpr (std::is_same_v<From, float> && is_float16<To>) {
-            return float16::narrow(x, y, count);
+            return float16::downcast(x, y, count);
         } else {
             for (std::int64_t i = 0; i < count; ++i) y[i] = convert<To>(x[i]);
             return;

@@ -7,11 +7,11 @@
 
 namespace lockstep::cpu {
 
-/// One shape's copy. Floats become integers by truncation, limited to what the integer can hold (NaN: 0); bool is
-/// "not zero". Constant once made.
+/// A copy for one shape. Floats are truncated to integers and clamped to the integer's range (NaN: 0); bool is "not
+/// zero". Immutable.
 class StridedCopy {
 public:
-    /// Both of `shape`; strides in elements.
+    /// Both have shape `shape`; strides in elements.
     StridedCopy(DType from_dtype, const Shape& from_strides, DType to_dtype, const Shape& to_strides,
                 const Shape& shape);
     void run(const void* from, void* to, int threads) const;

@@ -1,16 +1,15 @@
-// Masks, sums over shards, and what changes the state of a model.
+// Masks, sums over shards, and changes of the model's state.
 #include <algorithm>
 #include <cstring>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
-#include "lockstep/ops/cpu/rows.h"
+#include "lockstep/ops/cpu/parameter_rows.h"
 #include "lockstep/ops/internal/arithmetic.h"
-#include "lockstep/ops/internal/dropout_operations.h"
-#include "lockstep/ops/internal/normalization_operations.h"
-#include "lockstep/ops/internal/shard_operations.h"
-#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/ops/internal/update_rules.h"
 
 namespace lockstep::cpu {
@@ -28,7 +27,7 @@ std::unique_ptr<Kernel> make_dropout_mask(const DropoutMask& operation, KernelRe
         return make_kernel(
             [elements, row_size, p, keep, batch = operation.batch, threads = request.threads](const KernelArgs& call) {
                 const std::uint64_t first = element::mask_counter(batch, call.first_row, row_size, call.shard);
-                constexpr std::int64_t draw = 4;  // simple elements that one costs
+                constexpr std::int64_t draw = 4;  // cost of one in simple elements
                 for_parts(worthwhile_threads(threads, draw * elements), elements, element_grain,
                           [&](std::int64_t begin, std::int64_t end) {
                               loops<T>().dropout_mask(call.output<T>(0) + begin, begin, end, *call.step, call.ordinal,
@@ -96,7 +95,7 @@ std::unique_ptr<Kernel> make_fused_update(const FusedUpdate<Rule>& operation, Ke
                                [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
                                    if (row.trainable == 0) return;
                                    for_element_parts(threads, count, [&](std::int64_t begin, std::int64_t end) {
-                                       T* states[most_states] = {};
+                                       T* states[max_states] = {};
                                        int next = 1;
                                        for (std::size_t s = 0; s < Rule::states.size(); ++s)
                                            if ((given >> s & 1u) != 0)
@@ -184,8 +183,9 @@ void add_fused_updates(KernelTable& table, const std::tuple<Rules...>*) {
 
 std::unique_ptr<Kernel> make_increment_counter(const IncrementCounter& operation, KernelRequest& request) {
     if (request.out[0].dtype != DType::i64) unsupported_dtype(operation, request.out[0].dtype);
-    return make_kernel([](const KernelArgs& call) {
-        if (call.agreed->code == 0) ++*call.output<std::int64_t>(0);
+    return make_kernel([counters = static_cast<int>(request.out.size())](const KernelArgs& call) {
+        if (call.agreed->code != 0) return;
+        for (int i = 0; i < counters; ++i) ++*call.output<std::int64_t>(i);
     });
 }
 

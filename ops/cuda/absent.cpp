@@ -1,5 +1,5 @@
 // CUDA kernels of a build without the toolkit: none.
-#include "lockstep/runtime/internal/kernel_registration.h"
+#include "lockstep/runtime/internal/kernels.h"
 
 namespace lockstep {
 

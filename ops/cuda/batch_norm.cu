@@ -1,174 +1,274 @@
-// Batch normalisation over (N, H, W), in either dense layout of images.
+// Batch normalisation over (N, H, W), in either dense layout of images. For 16-bit images, statistics, weights and sums
+// are f32.
+#include "lockstep/ops/cuda/channel_moments.h"
+#include "lockstep/ops/cuda/channel_sums.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
-#include "lockstep/ops/cuda/reduce.h"
-#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/cuda/pack.h"
+#include "lockstep/ops/cuda/running_sum.h"
+#include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/unroll.h"
+#include "lockstep/ops/internal/half_images.h"
+#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-/// Where element k = (n, h, w) of a channel lies, and which channel an element belongs to.
-struct ChannelIndex {
-    std::int64_t channels, pixels;  // C, H*W
-    bool channels_last;
-
-    LOCKSTEP_ELEMENT std::int64_t of(std::int64_t channel, std::int64_t k) const {
-        if (channels_last) return k * channels + channel;
-        return (k / pixels * channels + channel) * pixels + k % pixels;
-    }
-    LOCKSTEP_ELEMENT std::int64_t channel(std::int64_t i) const {
-        return channels_last ? i % channels : i / pixels % channels;
-    }
-};
-
-ChannelIndex index_of(const Images& x) { return {x.c, x.h * x.w, x.channels_last}; }
-std::int64_t values_per_channel(const Images& x) { return x.n * x.h * x.w; }
-
-template <class T>
-struct ChannelMoments {
-    // Sums of differences from the channel's first element: no digits are lost where the mean is large.
-    struct Value {
-        double sum, squares;
-    };
-    ChannelIndex index;
-    std::int64_t count;
-    const T* x;
+template <class Stored, int width>
+struct ChannelStats {
+    using T = UpcastType<Stored>;
+    ChannelMoments<Stored, width> moments;
     T* stats;
 
-    LOCKSTEP_ELEMENT Value zero() const { return {0, 0}; }
-    LOCKSTEP_ELEMENT double origin(std::int64_t channel) const { return static_cast<double>(x[index.of(channel, 0)]); }
-    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t channel, std::int64_t k) const {
-        const double difference = static_cast<double>(x[index.of(channel, k)]) - origin(channel);
-        value.sum += difference;
-        value.squares += difference * difference;
+    using Value = element::Moments<T>;
+    LOCKSTEP_HD_INLINE Value zero() const { return {}; }
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t channel, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        moments.add_all(value, channel, first, end, step);
     }
-    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
-        value.sum += other.sum;
-        value.squares += other.squares;
-    }
-    LOCKSTEP_ELEMENT void finish(std::int64_t channel, const Value& value) const {
-        const double mean = value.sum / static_cast<double>(count);
-        const double m2 = value.squares - value.sum * mean;
-        stats[channel] = static_cast<T>(origin(channel) + mean);
-        stats[index.channels + channel] = static_cast<T>(m2 > 0 || m2 != m2 ? m2 : 0);
-        if (channel == 0) stats[2 * index.channels] = static_cast<T>(count);
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value = element::pool(value, other); }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t channel, const Value& value) const {
+        const std::int64_t channels = moments.layout.channels;
+        stats[channel] = moments.mean(channel, value);
+        stats[channels + channel] = value.m2;
+        if (channel == 0) stats[2 * channels] = static_cast<T>(moments.count());
     }
 };
 
-template <class T>
-struct NormalizeElement {
-    ChannelIndex index;
-    double eps;
-    const T* x;
-    const T* stats;
-    const T* weight;
-    const T* bias;
-    T* y;
-
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const std::int64_t c = index.channel(i);
-        const T deviation = element::inverse_deviation(stats[index.channels + c], stats[2 * index.channels], eps);
-        y[i] = element::normalize(x[i], stats[c], static_cast<T>(element::or_else(weight, c, T(1)) * deviation),
-                                  element::or_else(bias, c, T(0)));
-    }
-};
-
-template <class T>
+template <class Stored, int width>
 struct BackwardSums {
+    using T = UpcastType<Stored>;
     struct Value {
-        double dy, dy_xhat;
+        RunningSum<T> dy, dy_xhat;
     };
-    ChannelIndex index;
+    ChannelLayout layout;  // counts packs
     double eps;
-    const T* x;
-    const T* dy;
+    PackedInput<Stored, width> x, dy;
     const T* stats;
     T* sums;
 
-    LOCKSTEP_ELEMENT Value zero() const { return {0, 0}; }
-    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t channel, std::int64_t k) const {
-        const std::int64_t at = index.of(channel, k);
-        const auto d = static_cast<double>(dy[at]);
-        value.dy += d;
-        value.dy_xhat += d * static_cast<double>(x[at] - stats[channel]);
+    LOCKSTEP_HD_INLINE Value zero() const { return {}; }
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t channel, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        if (first >= end) return;
+        ChannelWalk walk(layout, channel, first, step);
+        const T mean = stats[channel];
+        for (std::int64_t k = first; k < end; k += step) {
+            const std::int64_t pack = walk.next();
+            const auto inputs = x.load(pack), gradients = dy.load(pack);
+            for (int i = 0; i < width; ++i) {
+                const T gradient = upcast(gradients.of[i]);
+                value.dy.add(gradient);
+                value.dy_xhat.add(gradient * (upcast(inputs.of[i]) - mean));
+            }
+        }
     }
-    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
-        value.dy += other.dy;
-        value.dy_xhat += other.dy_xhat;
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
+        value.dy.add(other.dy);
+        value.dy_xhat.add(other.dy_xhat);
     }
-    LOCKSTEP_ELEMENT void finish(std::int64_t channel, const Value& value) const {
-        const T deviation = element::inverse_deviation(stats[index.channels + channel], stats[2 * index.channels], eps);
-        sums[channel] = static_cast<T>(value.dy);
-        sums[index.channels + channel] = static_cast<T>(value.dy_xhat * static_cast<double>(deviation));
+    LOCKSTEP_HD_INLINE void finish(std::int64_t channel, const Value& value) const {
+        const T deviation =
+            element::inverse_deviation(stats[layout.channels + channel], stats[2 * layout.channels], eps);
+        sums[channel] = value.dy.value();
+        sums[layout.channels + channel] = value.dy_xhat.value() * deviation;
     }
 };
 
-template <class T>
-struct BackwardElement {
-    ChannelIndex index;
+/// The plan for elements, with packs in their place: threads read the same amount in fewer accesses.
+ReducePlan packs_plan(const Images& x, int width) {
+    ReducePlan plan = channels_plan(ChannelLayout::of(x));
+    plan.count /= width;
+    return plan;
+}
+
+/// Calls make(std::integral_constant<int, width>(), layout of packs) with the widest packs of adjacent elements of one
+/// channel.
+template <class Stored, class Make>
+KernelPtr with_channel_layout(const Images& x, const Make& make) {
+    constexpr int wide = widest<Stored>;
+    ChannelLayout layout = ChannelLayout::of(x);
+    if (layout.inner % wide != 0) return make(std::integral_constant<int, 1>(), layout);
+    layout.inner /= wide;
+    return make(std::integral_constant<int, wide>(), layout);
+}
+
+/// Images as rows of packs. A thread works on one column, where all packs have the same channels, so that it computes
+/// what it needs of them once.
+struct ChannelColumns {
+    static constexpr int at_once = 4;  // loads in flight
+
+    std::int64_t packs, columns, threads = 0;
+    std::int64_t channels;
+    std::int64_t packs_of_channel;  // adjacent packs of one channel; 0: each element of a pack has its own
+
+    ChannelColumns(const Images& x, int width)
+        : packs(x.n * x.c * x.h * x.w / width),
+          columns((x.channels_last ? x.c : x.c * x.h * x.w) / width),
+          channels(x.c),
+          packs_of_channel(x.channels_last ? 0 : x.h * x.w / width) {
+        if (packs == 0) return;
+        const std::int64_t rows = ceil_div(packs / columns, at_once);
+        threads = columns * std::clamp<std::int64_t>(enough_threads / columns, 1, rows);
+    }
+    /// Whether images can be cut into packs of `width`.
+    static bool fits(const Images& x, int width) { return (x.channels_last ? x.c : x.h * x.w) % width == 0; }
+
+    /// Sets of[i] = make(channel of element i of this thread's packs).
+    template <int width, class Value, class Make>
+    LOCKSTEP_HD_INLINE void for_channels(std::int64_t thread, Value (&of)[width], const Make& make) const {
+        const std::int64_t column = thread - quick_quotient(thread, columns) * columns;
+        if (packs_of_channel == 0) {
+            for (int i = 0; i < width; ++i) of[i] = make(column * width + i);
+        } else {
+            const Value of_all = make(quick_quotient(column, packs_of_channel));
+            for (int i = 0; i < width; ++i) of[i] = of_all;
+        }
+    }
+    /// Calls store(pack, load(pack)) for the packs of a thread, after the loads of several packs.
+    template <class Loaded, class Load, class Store>
+    LOCKSTEP_HD_INLINE void for_packs(std::int64_t thread, const Load& load, const Store& store) const {
+        for (std::int64_t first = thread; first < packs; first += at_once * threads) {
+            Loaded loaded[at_once] = {};
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < at_once; ++i)
+                if (first + i * threads < packs) loaded[i] = load(first + i * threads);
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < at_once; ++i)
+                if (first + i * threads < packs) store(first + i * threads, loaded[i]);
+        }
+    }
+};
+
+template <class Stored, int width>
+struct Normalize {
+    using T = UpcastType<Stored>;
+    ChannelColumns columns;
     double eps;
-    const T* x;
-    const T* dy;
+    const Stored* x;
+    const T* stats;
+    const T* weight;
+    const T* bias;
+    bool relu;
+    Stored* y;
+
+    struct Channel {
+        T mean, scale, shift;
+    };
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
+        using Values = Pack<Stored, width>;
+        const std::int64_t channels = columns.channels;
+        Channel of[width];
+        columns.for_channels(thread, of, [&](std::int64_t c) {
+            const T deviation = element::inverse_deviation(stats[channels + c], stats[2 * channels], eps);
+            return Channel{stats[c], element::or_else(weight, c, T(1)) * deviation, element::or_else(bias, c, T(0))};
+        });
+        columns.template for_packs<Values>(
+            thread, [&](std::int64_t pack) { return load_pack<width>(x + pack * width); },
+            [&](std::int64_t pack, const Values& in) {
+                Values out;
+                for (int i = 0; i < width; ++i) {
+                    const Stored value = CastTo<Stored>::from(
+                        element::normalize(upcast(in.of[i]), of[i].mean, of[i].scale, of[i].shift));
+                    out.of[i] =
+                        relu && upcast(value) < T(0) ? Stored() : value;  // small numbers that round to -0 remain
+                }
+                store_pack(y + pack * width, out);
+            });
+    }
+};
+
+template <class Stored, int width>
+struct NormalizeBackward {
+    using T = UpcastType<Stored>;
+    ChannelColumns columns;
+    double eps;
+    const Stored* x;
+    const Stored* dy;
     const T* stats;
     const T* weight;
     const T* sums;
-    T* dx;
+    Stored* dx;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const std::int64_t c = index.channel(i);
-        const T count = stats[2 * index.channels];
-        const T deviation = element::inverse_deviation(stats[index.channels + c], count, eps);
-        dx[i] = element::normalize_backward(
-            x[i], dy[i], stats[c], static_cast<T>(element::or_else(weight, c, T(1)) * deviation),
-            static_cast<T>(element::or_else(sums, c, T(0)) / count),
-            static_cast<T>(deviation * element::or_else(sums, index.channels + c, T(0)) / count));
+    struct Channel {
+        T mean, scale, mean_dy, slope;
+    };
+    struct Values {
+        Pack<Stored, width> x, dy;
+    };
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
+        const std::int64_t channels = columns.channels;
+        const T count = stats[2 * channels];
+        Channel of[width];
+        columns.for_channels(thread, of, [&](std::int64_t c) {
+            const T deviation = element::inverse_deviation(stats[channels + c], count, eps);
+            return Channel{stats[c], element::or_else(weight, c, T(1)) * deviation,
+                           element::or_else(sums, c, T(0)) / count,
+                           deviation * element::or_else(sums, channels + c, T(0)) / count};
+        });
+        columns.template for_packs<Values>(
+            thread,
+            [&](std::int64_t pack) {
+                return Values{load_pack<width>(x + pack * width), load_pack<width>(dy + pack * width)};
+            },
+            [&](std::int64_t pack, const Values& in) {
+                Pack<Stored, width> out;
+                for (int i = 0; i < width; ++i)
+                    out.of[i] = CastTo<Stored>::from(element::normalize_backward(
+                        upcast(in.x.of[i]), upcast(in.dy.of[i]), of[i].mean, of[i].scale, of[i].mean_dy, of[i].slope));
+                store_pack(dx + pack * width, out);
+            });
     }
 };
 
-template <class T>
-struct UpdateRunningElement {
-    std::int64_t channels;
-    double momentum;
-    const T* stats;
-    const StatusWord* agreed;
-    T* mean;
-    T* variance;
-
-    LOCKSTEP_ELEMENT void operator()(std::int64_t c) const {
-        if (agreed != nullptr && agreed->code != 0) return;
-        const T unbiased = stats[channels + c] / (stats[2 * channels] - T(1));
-        mean[c] = element::update_running(mean[c], stats[c], momentum);
-        variance[c] = element::update_running(variance[c], unbiased, momentum);
-    }
-};
+/// Calls run(std::integral_constant<int, width>) with the widest packs into which images can be cut.
+template <class Stored, class Run, class... Address>
+void with_packs(const Images& x, const Run& run, const Address*... addresses) {
+    constexpr int wide = widest<Stored>;
+    if (ChannelColumns::fits(x, wide) && are_aligned<wide>(addresses...))
+        run(std::integral_constant<int, wide>());
+    else
+        run(std::integral_constant<int, 1>());
+}
 
 KernelPtr make_batch_norm_stats(const BatchNormStats& op, KernelRequest& request) {
     const Images x = want_images(request, 0);
-    const ReducePlan plan = ReducePlan::make(x.c, values_per_channel(x), x.channels_last);
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(
-            request,
-            [index = index_of(x), count = values_per_channel(x), plan](const Queue& queue, const KernelArgs& v) {
-                reduce(queue, "batch_norm_stats", plan, ChannelMoments<T>{index, count, v.input<T>(0), v.output<T>(0)},
-                       v.scratch);
-            },
-            plan.scratch_bytes<ChannelMoments<T>>());
+    return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
+        using Stored = decltype(zero);
+        using T = UpcastType<Stored>;
+        return with_channel_layout<Stored>(x, [&](auto width, const ChannelLayout& layout) {
+            using Stats = ChannelStats<Stored, width>;
+            const ReducePlan plan = packs_plan(x, width);
+            return make_cuda_kernel(
+                request,
+                [layout, plan](const Queue& queue, const KernelArgs& v) {
+                    reduce(queue, "batch_norm_stats", plan,
+                           Stats{{layout, packed_input<decltype(width)::value>(v.input<Stored>(0))}, v.output<T>(0)},
+                           v.scratch);
+                },
+                plan.scratch_bytes<Stats>());
+        });
     });
 }
 
 KernelPtr make_batch_norm_normalize(const BatchNormNormalize& op, KernelRequest& request) {
     const Images x = want_images(request, 0);
     for (std::size_t i = 1; i < request.in.size(); ++i) request.want_contiguous(i);
-    lay_out_like(request.out[0], request.in[0]);
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(request, [index = index_of(x), eps = op.eps, count = request.in[0].numel()](
-                                             const Queue& queue, const KernelArgs& v) {
-            launch(queue, "batch_norm_normalize", count,
-                   NormalizeElement<T>{index, eps, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
-                                       v.output<T>(0)});
+    set_layout_like(request.out[0], request.in[0]);
+    return visit_any_float(op.name(), request.in[0].dtype, [&](auto zero) {
+        using Stored = decltype(zero);
+        using T = UpcastType<Stored>;
+        const bool relu = op.activation == Activation::relu;
+        return make_cuda_kernel(request, [x, eps = op.eps, relu](const Queue& queue, const KernelArgs& v) {
+            const auto run = [&](auto width) {
+                const ChannelColumns columns(x, width);
+                launch(queue, "batch_norm_normalize", columns.threads,
+                       Normalize<Stored, width>{columns, eps, v.input<Stored>(0), v.input<T>(1), v.input<T>(2),
+                                                v.input<T>(3), relu, v.output<Stored>(0)});
+            };
+            with_packs<Stored>(x, run, v.input<Stored>(0), v.output<Stored>(0));
         });
     });
 }
@@ -177,17 +277,23 @@ KernelPtr make_batch_norm_backward_sums(const BatchNormBackwardSums& op, KernelR
     const Images x = want_images(request, 0);
     want_like(request, 1, request.in[0]);
     request.want_contiguous(2);
-    const ReducePlan plan = ReducePlan::make(x.c, values_per_channel(x), x.channels_last);
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(
-            request,
-            [index = index_of(x), eps = op.eps, plan](const Queue& queue, const KernelArgs& v) {
-                reduce(queue, "batch_norm_backward_sums", plan,
-                       BackwardSums<T>{index, eps, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.output<T>(0)},
-                       v.scratch);
-            },
-            plan.scratch_bytes<BackwardSums<T>>());
+    return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
+        using Stored = decltype(zero);
+        using T = UpcastType<Stored>;
+        return with_channel_layout<Stored>(x, [&](auto width, const ChannelLayout& layout) {
+            using Sums = BackwardSums<Stored, width>;
+            const ReducePlan plan = packs_plan(x, width);
+            return make_cuda_kernel(
+                request,
+                [layout, eps = op.eps, plan](const Queue& queue, const KernelArgs& v) {
+                    constexpr int packs = decltype(width)::value;
+                    reduce(queue, "batch_norm_backward_sums", plan,
+                           Sums{layout, eps, packed_input<packs>(v.input<Stored>(0)),
+                                packed_input<packs>(v.input<Stored>(1)), v.input<T>(2), v.output<T>(0)},
+                           v.scratch);
+                },
+                plan.scratch_bytes<Sums>());
+        });
     });
 }
 
@@ -195,27 +301,19 @@ KernelPtr make_batch_norm_backward_data(const BatchNormBackwardData& op, KernelR
     const Images x = want_images(request, 0);
     want_like(request, 1, request.in[0]);
     for (std::size_t i = 2; i < request.in.size(); ++i) request.want_contiguous(i);
-    lay_out_like(request.out[0], request.in[0]);
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(request, [index = index_of(x), eps = op.eps, count = request.in[0].numel()](
-                                             const Queue& queue, const KernelArgs& v) {
-            launch(queue, "batch_norm_backward_data", count,
-                   BackwardElement<T>{index, eps, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
-                                      v.input<T>(4), v.output<T>(0)});
-        });
-    });
-}
-
-KernelPtr make_batch_norm_update_running(const BatchNormUpdateRunning& op, KernelRequest& request) {
-    request.want_contiguous(0);
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        const std::int64_t channels = (request.in[0].numel() - 1) / 2;
-        return make_cuda_kernel(request, [channels, momentum = op.momentum](const Queue& queue, const KernelArgs& v) {
-            launch(
-                queue, "batch_norm_update_running", channels,
-                UpdateRunningElement<T>{channels, momentum, v.input<T>(0), v.agreed, v.output<T>(0), v.output<T>(1)});
+    set_layout_like(request.out[0], request.in[0]);
+    return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
+        using Stored = decltype(zero);
+        using T = UpcastType<Stored>;
+        return make_cuda_kernel(request, [x, eps = op.eps](const Queue& queue, const KernelArgs& v) {
+            const auto run = [&](auto width) {
+                const ChannelColumns columns(x, width);
+                launch(
+                    queue, "batch_norm_backward_data", columns.threads,
+                    NormalizeBackward<Stored, width>{columns, eps, v.input<Stored>(0), v.input<Stored>(1),
+                                                     v.input<T>(2), v.input<T>(3), v.input<T>(4), v.output<Stored>(0)});
+            };
+            with_packs<Stored>(x, run, v.input<Stored>(0), v.input<Stored>(1), v.output<Stored>(0));
         });
     });
 }
@@ -227,7 +325,12 @@ void add_batch_norm_kernels(KernelTable& table) {
     table.add<BatchNormNormalize, make_batch_norm_normalize>();
     table.add<BatchNormBackwardSums, make_batch_norm_backward_sums>();
     table.add<BatchNormBackwardData, make_batch_norm_backward_data>();
-    table.add<BatchNormUpdateRunning, make_batch_norm_update_running>();
+    table.add_half_types<BatchNormStats, make_for_half_images<BatchNormStats, make_batch_norm_stats>>();
+    table.add_half_types<BatchNormNormalize, make_for_half_images<BatchNormNormalize, make_batch_norm_normalize>>();
+    table.add_half_types<BatchNormBackwardSums,
+                         make_for_half_images<BatchNormBackwardSums, make_batch_norm_backward_sums>>();
+    table.add_half_types<BatchNormBackwardData,
+                         make_for_half_images<BatchNormBackwardData, make_batch_norm_backward_data>>();
 }
 
 }  // namespace lockstep::cuda

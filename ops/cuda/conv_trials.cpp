@@ -3,20 +3,20 @@
 #include <optional>
 
 #include "lockstep/ops/cuda/stream_memory.h"
-#include "lockstep/runtime/internal/algorithm_choices.h"
+#include "lockstep/runtime/internal/kernels.h"
 #include "lockstep/runtime/stream.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-/// Seconds that the stream's device took for what `enqueue` gave it.
+/// Seconds that the stream's device needed for the work of `enqueue`.
 double seconds_of(Device device, std::size_t bytes, const std::function<void(cudnnHandle_t, char*)>& enqueue) {
     Event begin(device, true), end(device, true);
     Stream& stream = Stream::of(device);
     const auto on_stream = [&](const std::function<void(cudaStream_t)>& work) {
         stream.run("trials of a convolution", {},
-                   [&](const Launch& launch) { work(static_cast<cudaStream_t>(launch.native)); });
+                   [&](const ExecContext& context) { work(static_cast<cudaStream_t>(context.native)); });
     };
     std::optional<StreamMemory> memory;
     on_stream([&](cudaStream_t native) {
@@ -38,14 +38,14 @@ double seconds_of(Device device, std::size_t bytes, const std::function<void(cud
 
 }  // namespace
 
-std::size_t tried_way(Device device, const std::string& question, const std::vector<std::string>& ways,
-                      std::size_t bytes,
-                      const std::function<void(cudnnHandle_t handle, std::size_t way, char* memory)>& enqueue) {
+std::size_t benchmarked_algorithm(
+    Device device, const std::string& question, const std::vector<std::string>& ways, std::size_t bytes,
+    const std::function<void(cudnnHandle_t handle, std::size_t way, char* memory)>& enqueue) {
     const auto place = [&](const std::string& name) {
         return static_cast<std::size_t>(std::find(ways.begin(), ways.end(), name) - ways.begin());
     };
     return place(AlgorithmChoices::current().choose(question, ways, [&] {
-        return fastest_way(ways, [&](const std::string& name) {
+        return fastest_algorithm(ways, [&](const std::string& name) {
             return seconds_of(device, bytes,
                               [&](cudnnHandle_t handle, char* memory) { enqueue(handle, place(name), memory); });
         });

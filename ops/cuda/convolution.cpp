@@ -1,11 +1,11 @@
-// Convolutions by cuDNN. Images lie channels last where cuDNN supports that; weights are row-major in their arena and
-// are brought to cuDNN's order in scratch. Algorithms follow from the operation alone, or where trials decide from
-// those of its run, and are deterministic ones: not BWD_DATA_ALGO_0, BWD_FILTER_ALGO_0 or _3, which add with atomics.
-// Where cuDNN refuses to run what it said it had, the next one is taken, in the end in the other layout.
+// Convolutions by cuDNN. Images are channels-last if cuDNN supports that; weights are row-major in their arena and
+// converted to cuDNN's order in scratch. The operation determines the algorithms, or with trials the choices of its
+// run. All are deterministic: not BWD_DATA_ALGO_0, BWD_FILTER_ALGO_0 or _3, which add with atomics. If cuDNN rejects an
+// algorithm at run time that it reported as supported, the next one is used, finally in the other layout.
+#include "lockstep/ops/cuda/channel_sums.h"
+#include "lockstep/ops/cuda/conv_candidates.h"
 #include "lockstep/ops/cuda/conv_trials.h"
-#include "lockstep/ops/cuda/convolution_ways.h"
 #include "lockstep/ops/cuda/kernels.h"
-#include "lockstep/ops/cuda/sums.h"
 
 namespace lockstep::cuda {
 
@@ -34,7 +34,7 @@ constexpr auto compute_w = [](cudnnHandle_t handle, const auto& way, const void*
                                           way.workspace, &zero, c.w(), w);
 };
 
-/// Whether operands are all of a dtype that cuDNN computes in; f64 is refused.
+/// Whether all operands have a dtype that cuDNN supports; f64 is rejected.
 template <class Op>
 bool is_for_cudnn(const Op& op, const KernelRequest& request) {
     if (request.out[0].dtype == DType::f64) refuse_dtype(operation_name(op), request.out[0].dtype);
@@ -58,7 +58,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     if (!is_for_cudnn(op, request)) return nullptr;
     const Sizes sizes{request.in[0].shape, request.in[1].shape, request.out[0].shape, request.out[0].dtype};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = find_ways(
+    auto ways = list_candidates(
         request.device, sizes, op.geometry, forward_algorithms(request), "cudnnGetConvolutionForwardWorkspaceSize",
         [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
             return cudnnGetConvolutionForwardWorkspaceSize(handle, c.x(), c.w(), c.get(), c.y(), algorithm, bytes);
@@ -76,7 +76,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
         request,
         [ways = std::move(ways), bias, activation = op.activation](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
-            run_first(ways, queue, v, "cudnnConvolutionForward", [&](const auto& way, Run& run) {
+            run_first(ways, queue, v, "cudnnConvolutionForward", [&](const auto& way, CudnnCall& run) {
                 const Convolution& c = *way.convolution;
                 const void* w = c.weights(run.queue(), v.in[1], run.scratch());
                 const void* x = run.in(c.sizes().x, v.in[0]);
@@ -94,19 +94,19 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
         scratch);
 }
 
-/// The gradient of an activation would be a pass of its own over dx in any case.
+/// The gradient of an activation would need a separate pass over dx in any case.
 bool takes_plain_x(const Conv2dBackwardData& op) { return op.made_x == Activation::none; }
 
 KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest& request) {
     if (!is_for_cudnn(op, request)) return nullptr;
     const Sizes sizes{request.out[0].shape, request.in[1].shape, request.in[0].shape, request.out[0].dtype};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = find_ways(request.device, sizes, op.geometry, backward_data_algorithms(request),
-                          "cudnnGetConvolutionBackwardDataWorkspaceSize",
-                          [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
-                              return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, c.w(), c.y(), c.get(), c.x(),
-                                                                                  algorithm, bytes);
-                          });
+    auto ways = list_candidates(request.device, sizes, op.geometry, backward_data_algorithms(request),
+                                "cudnnGetConvolutionBackwardDataWorkspaceSize",
+                                [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
+                                    return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, c.w(), c.y(), c.get(),
+                                                                                        c.x(), algorithm, bytes);
+                                });
     if (ways.empty()) return nullptr;
     put_chosen_first(ways, request, sizes, op.geometry, "backward data", compute_x);
     const Convolution& first = *ways.front().convolution;
@@ -118,7 +118,7 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
         request,
         [ways = std::move(ways)](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
-            run_first(ways, queue, v, "cudnnConvolutionBackwardData", [&](const auto& way, Run& run) {
+            run_first(ways, queue, v, "cudnnConvolutionBackwardData", [&](const auto& way, CudnnCall& run) {
                 const Convolution& c = *way.convolution;
                 const void* w = c.weights(run.queue(), v.in[1], run.scratch());
                 const void* dy = run.in(c.sizes().y, v.in[0]);
@@ -135,12 +135,12 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
     if (!is_for_cudnn(op, request)) return nullptr;
     const Sizes sizes{request.in[0].shape, request.out[0].shape, request.in[1].shape, request.out[0].dtype};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = find_ways(request.device, sizes, op.geometry, backward_weights_algorithms(request),
-                          "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-                          [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
-                              return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, c.x(), c.y(), c.get(),
-                                                                                    c.w(), algorithm, bytes);
-                          });
+    auto ways = list_candidates(request.device, sizes, op.geometry, backward_weights_algorithms(request),
+                                "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+                                [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
+                                    return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, c.x(), c.y(), c.get(),
+                                                                                          c.w(), algorithm, bytes);
+                                });
     if (ways.empty()) return nullptr;
     put_chosen_first(ways, request, sizes, op.geometry, "backward weights", compute_w);
     const Convolution& first = *ways.front().convolution;
@@ -150,14 +150,14 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
     const Shape& y = sizes.y;
     const ChannelLayout channels =
         first.channels_last() ? ChannelLayout{y[0] * y[2] * y[3], y[1], 1} : ChannelLayout{y[0], y[1], y[2] * y[3]};
-    // The sums for the bias run after cuDNN and use its workspace.
+    // The sums for the bias run after cuDNN and reuse its workspace.
     const std::size_t scratch =
         first.weight_scratch() + std::max(workspace_of(ways), bias ? channel_sums_scratch(channels) : 0);
     return make_cuda_kernel(
         request,
         [ways = std::move(ways), bias, channels](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
-            run_first(ways, queue, v, "cudnnConvolutionBackwardFilter", [&](const auto& way, Run& run) {
+            run_first(ways, queue, v, "cudnnConvolutionBackwardFilter", [&](const auto& way, CudnnCall& run) {
                 const Convolution& c = *way.convolution;
                 const void* x = run.in(c.sizes().x, v.in[0]);
                 const void* dy = run.in(c.sizes().y, v.in[1]);
@@ -180,9 +180,9 @@ void add_convolution_kernels(KernelTable& table) {
     table.add<Conv2dForward, make_conv2d_forward>();
     table.add<Conv2dBackwardData, make_conv2d_backward_data, takes_plain_x>();
     table.add<Conv2dBackwardWeights, make_conv2d_backward_weights>();
-    table.add_short_floats<Conv2dForward, make_conv2d_forward>();
-    table.add_short_floats<Conv2dBackwardData, make_conv2d_backward_data, takes_plain_x>();
-    table.add_short_floats<Conv2dBackwardWeights, make_conv2d_backward_weights>();
+    table.add_half_types<Conv2dForward, make_conv2d_forward>();
+    table.add_half_types<Conv2dBackwardData, make_conv2d_backward_data, takes_plain_x>();
+    table.add_half_types<Conv2dBackwardWeights, make_conv2d_backward_weights>();
 }
 
 }  // namespace lockstep::cuda

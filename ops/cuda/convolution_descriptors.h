@@ -1,4 +1,4 @@
-// What cuDNN is told of a convolution.
+// cuDNN descriptors of a convolution.
 #pragma once
 
 #include <fmt/format.h>
@@ -6,12 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lockstep/ops/cuda/copy.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/libraries.h"
-#include "lockstep/ops/cuda/movement.h"
-#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cuda {
 
@@ -26,18 +27,17 @@ struct Sizes {
     DType dtype;
 };
 
-/// A size as cuDNN takes it.
-inline int narrow(std::int64_t size) {
+/// A size in cuDNN's type.
+inline int to_int(std::int64_t size) {
     if (size > std::int64_t{1} << 30)
         throw InvalidArgument(fmt::format(
             "conv2d: a dimension of {} elements exceeds cuDNN's limit; expected a smaller batch or image", size));
     return static_cast<int>(size);
 }
 
-inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 /// Memory for a dense tensor.
 inline std::size_t aligned_bytes(const Shape& shape, DType dtype) {
-    return aligned(static_cast<std::size_t>(shape.numel()) * size_of(dtype));
+    return round_up(static_cast<std::size_t>(shape.numel()) * size_of(dtype), scratch_alignment);
 }
 
 inline cudnnDataType_t cudnn_type(DType dtype) {
@@ -58,20 +58,20 @@ public:
         const cudnnTensorFormat_t format = channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
         const cudnnDataType_t type = cudnn_type(sizes.dtype);
         const auto set = [&](const TensorDescriptor& descriptor, const Shape& s) {
-            check(cudnnSetTensor4dDescriptor(descriptor.get(), format, type, narrow(s[0]), narrow(s[1]), narrow(s[2]),
-                                             narrow(s[3])),
+            check(cudnnSetTensor4dDescriptor(descriptor.get(), format, type, to_int(s[0]), to_int(s[1]), to_int(s[2]),
+                                             to_int(s[3])),
                   "cudnnSetTensor4dDescriptor");
         };
         set(x_, sizes.x);
         set(y_, sizes.y);
-        check(cudnnSetFilter4dDescriptor(w_.get(), type, format, narrow(sizes.w[0]), narrow(sizes.w[1]),
-                                         narrow(sizes.w[2]), narrow(sizes.w[3])),
+        check(cudnnSetFilter4dDescriptor(w_.get(), type, format, to_int(sizes.w[0]), to_int(sizes.w[1]),
+                                         to_int(sizes.w[2]), to_int(sizes.w[3])),
               "cudnnSetFilter4dDescriptor");
         check(cudnnSetConvolution2dDescriptor(convolution_.get(), g.pad_h, g.pad_w, g.stride_h, g.stride_w, 1, 1,
                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
               "cudnnSetConvolution2dDescriptor");
-        // f32 means f32: the default would let cuDNN round the inputs to TF32, 10 bits of mantissa.
-        // Products of 16 bits are exact in f32, in which they are added up.
+        // f32 arithmetic: by default cuDNN may round the inputs to TF32, 10 bits of mantissa. Products of 16-bit floats
+        // are exact in f32, in which they are added up.
         const cudnnMathType_t math = sizes.dtype == DType::f32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
         check(cudnnSetConvolutionMathType(convolution_.get(), math), "cudnnSetConvolutionMathType");
     }
@@ -83,10 +83,10 @@ public:
     bool channels_last() const { return channels_last_; }
     const Sizes& sizes() const { return sizes_; }
 
-    /// Whether weights must be brought into another order for cuDNN.
+    /// Whether weights must be converted to another order for cuDNN.
     bool converts_weights() const { return channels_last_ && sizes_.w[1] > 1 && sizes_.w[2] * sizes_.w[3] > 1; }
     std::size_t weight_scratch() const { return converts_weights() ? aligned_bytes(sizes_.w, sizes_.dtype) : 0; }
-    /// Weights as cuDNN wants them: enqueues the conversion into scratch where needed.
+    /// Weights in cuDNN's order: enqueues the conversion into scratch if needed.
     const void* weights(const Queue& queue, const void* rows, void* scratch) const {
         if (!converts_weights()) return rows;
         copy_strided(queue, "filter_to_channels_last", sizes_.dtype, sizes_.w, scratch, channels_last_strides(sizes_.w),
@@ -105,7 +105,7 @@ public:
             request.want_contiguous(input);
     }
     void lay_out(TensorMeta& out) const {
-        if (channels_last_) lay_out_channels_last(out);
+        if (channels_last_) set_channels_last(out);
     }
 
 private:

@@ -2,13 +2,15 @@
 
 #include <numeric>
 
+#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/round_up.h"
+
 namespace lockstep::cuda {
 
 namespace {
 
 constexpr std::size_t workspace_limit = std::size_t{32} << 20;
-constexpr std::int64_t widest_alignment = 16;   // bytes that vector loads want
-constexpr std::size_t scratch_alignment = 256;  // bytes
+constexpr std::int64_t widest_alignment = 16;  // bytes; suits vector loads
 
 bool by_rows(const Matrix& m) {
     return (m.columns == 1 || m.column_stride == 1) && (m.rows == 1 || m.row_stride >= m.columns);
@@ -22,12 +24,12 @@ cudaDataType_t data_type(DType dtype) {
         default: return CUDA_R_32F;
     }
 }
-/// What products are added up in, and of which the factors before them are.
+/// Type of the sums of products, and of the scaling factors.
 cudaDataType_t sum_type(DType dtype) { return dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F; }
 cublasComputeType_t compute_type(DType dtype) { return dtype == DType::f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F; }
 
-/// Alignment that every shard's rows have, wherever the batch was cut: it follows from the shape alone, so that the
-/// algorithm does too.
+/// Alignment of every shard's rows for any division of the batch: it depends only on the shape, and so does the
+/// algorithm.
 std::int64_t row_alignment(DType dtype, std::int64_t leading) {
     return std::gcd(leading * static_cast<std::int64_t>(size_of(dtype)), widest_alignment);
 }
@@ -42,14 +44,14 @@ Matrix transposed(const Matrix& m) { return {m.columns, m.rows, m.column_stride,
 
 bool is_usable(const Matrix& m) { return by_rows(m) || by_rows(transposed(m)); }
 
-// cuBLASLt counts columns first: what lies by rows is its transpose there. So it is given d^T = b^T a^T.
+// cuBLASLt is column-major: a row-major matrix is its transpose there. The product is therefore d^T = b^T a^T.
 Gemm::Side Gemm::stored(const Matrix& m) {
     if (by_rows(m)) return {CUBLAS_OP_N, m.columns, m.rows, m.rows == 1 ? m.columns : m.row_stride, m.batch_stride};
     return {CUBLAS_OP_T, m.rows, m.columns, m.columns == 1 ? m.rows : m.column_stride, m.batch_stride};
 }
 
 Gemm::Layout Gemm::layout(const Side& side, std::int64_t batch) const {
-    // An empty matrix has no layout; nothing is computed with this one.
+    // A layout must not be empty; nothing is computed with this one.
     const auto rows = static_cast<std::uint64_t>(std::max<std::int64_t>(1, side.rows));
     const auto columns = static_cast<std::uint64_t>(std::max<std::int64_t>(1, side.columns));
     Layout made("cublasLtMatrixLayoutCreate", data_type(dtype_), rows, columns,
@@ -87,13 +89,13 @@ Gemm::Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const M
     set(CUBLASLT_MATMUL_DESC_TRANSB, stored(a).operation);
     if (bias) {
         set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-        // The algorithm is chosen by how this pointer is aligned, and nothing is read through it; null would promise
-        // all.
+        // The algorithm is selected by the alignment of this pointer, and nothing is read through it; null would claim
+        // the maximum alignment.
         set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(widest_alignment));
     }
     any_ = choose(device, static_cast<std::uint32_t>(size_of(dtype)));
     aligned_ = alignment_ > size_of(dtype) ? choose(device, alignment_) : any_;
-    workspace_ = (workspace_ + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
+    workspace_ = round_up(workspace_, scratch_alignment);
 }
 
 cublasLtMatmulAlgo_t Gemm::choose(Device device, std::uint32_t alignment) {
@@ -107,10 +109,10 @@ cublasLtMatmulAlgo_t Gemm::choose(Device device, std::uint32_t alignment) {
     for (const auto side : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
         wish(side, alignment);
-    AskingDevice asking(device);
+    DeviceQuery query(device);
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(asking.libraries().blas, operation_.get(), left_.get(), right_.get(),
+    check(cublasLtMatmulAlgoGetHeuristic(query.libraries().blas, operation_.get(), left_.get(), right_.get(),
                                          result_.get(), result_.get(), wishes.get(), 1, &found, &count),
           "cublasLtMatmulAlgoGetHeuristic");
     if (count == 0) check(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
@@ -128,7 +130,7 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
     }
     Libraries& libraries = libraries_of(device);
     const std::scoped_lock lock(mutex_);
-    if (bias != nullptr && !is_aligned(bias, widest_alignment)) {  // an eager one that begins in the middle of a tensor
+    if (bias != nullptr && !is_aligned(bias, widest_alignment)) {  // eager, from the middle of a tensor
         void* copy = static_cast<char*>(scratch) + workspace_;
         check(cudaMemcpyAsync(copy, bias, bias_bytes_, cudaMemcpyDeviceToDevice, queue.stream), "cudaMemcpyAsync");
         bias = copy;

@@ -1,4 +1,4 @@
-// One matrix product, or a batch of equal ones, by cuBLASLt with an algorithm chosen once from its shapes.
+// One matrix product, or a batch of equal ones, by cuBLASLt with an algorithm selected once for its shapes.
 #pragma once
 
 #include <mutex>
@@ -14,14 +14,14 @@ struct Matrix {
     std::int64_t batch_stride;
 };
 Matrix transposed(const Matrix& m);
-/// Whether one of the strides is 1, so that cuBLASLt can read it without copy.
+/// Whether one of the strides is 1, so that cuBLASLt can read it without a copy.
 bool is_usable(const Matrix& m);
 
 /// d = a b (+ bias added to every row of d), all of one floating dtype. f32 is computed in f32: TF32 would lose half of
 /// its digits. Products of f16 and bf16 are added up in f32.
 class Gemm {
 public:
-    /// For `device` and all others of its hardware.
+    /// For `device` and all others with the same hardware.
     Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias);
 
     std::size_t scratch_bytes() const { return workspace_ + bias_bytes_; }
@@ -50,7 +50,7 @@ private:
     Layout left_, right_, result_;
     cublasLtMatmulAlgo_t aligned_{}, any_{};
     std::size_t workspace_ = 0;
-    std::size_t bias_bytes_;    // of scratch, after the workspace, for a bias that is not aligned
+    std::size_t bias_bytes_;    // part of scratch after the workspace, for an unaligned bias
     mutable std::mutex mutex_;  // the bias is part of the descriptor
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/kept_by_thread.h"
 
 namespace lockstep::cuda {
 
@@ -25,22 +24,16 @@ Extents::Extents(const KernelRequest& request, std::size_t scratch_bytes, bool s
     for (const TensorMeta& meta : request.out) out_.push_back(extent(meta));
 }
 
-std::span<const Touched> Extents::touched(const KernelArgs& args) const {
-    struct All {
-        std::vector<Touched> touched;
-    };
-    std::vector<Touched>& all = kept_by_thread<All>().touched;
-    all.clear();
+void Extents::list(const KernelArgs& args, std::vector<Touched>& all) const {
     const std::size_t inputs = in_.size() * static_cast<std::size_t>(spans_shards_ ? args.shards : 1);
     for (std::size_t i = 0; i < inputs; ++i)
         if (args.in[i] != nullptr) all.push_back({args.in[i], in_[i % in_.size()], false});
     for (std::size_t i = 0; i < out_.size(); ++i)
         if (args.out[i] != nullptr) all.push_back({args.out[i], out_[i], true});
     if (args.scratch != nullptr) all.push_back({args.scratch, scratch_, true});
-    if (args.step != nullptr) all.push_back({args.step, sizeof(StepState), false});
+    if (args.step != nullptr) all.push_back({args.step, sizeof(StepCounters), false});
     if (args.status != nullptr) all.push_back({args.status, sizeof(StatusWord), true});
     if (args.agreed != nullptr) all.push_back({args.agreed, sizeof(StatusWord), false});
-    return all;
 }
 
 void require_at_most(std::string_view operation, std::string_view things, std::size_t count, std::size_t most) {

@@ -1,22 +1,24 @@
-// All CUDA kernels. They are listed where they are made; a new file is one more line here.
+// All CUDA kernels. Each source file registers its kernels; a new file is one more line here.
 #include "lockstep/ops/cuda/kernels.h"
 
-#include "lockstep/runtime/internal/kernel_registration.h"
+#include "lockstep/runtime/internal/kernels.h"
 
 namespace lockstep {
 
 void register_cuda_kernels(KernelTable& table) {
     cuda::add_elementwise_kernels(table);
     cuda::add_copy_kernels(table);
-    cuda::add_piece_kernels(table);
+    cuda::add_concat_kernels(table);
     cuda::add_reduction_kernels(table);
+    cuda::add_softmax_kernels(table);
     cuda::add_loss_kernels(table);
-    cuda::add_inspection_kernels(table);
+    cuda::add_statistics_kernels(table);
     cuda::add_batch_norm_kernels(table);
     cuda::add_layer_norm_kernels(table);
     cuda::add_pooling_kernels(table);
     cuda::add_interpolate_kernels(table);
     cuda::add_update_kernels(table);
+    cuda::add_layer_state_kernels(table);
     cuda::add_optimizer_kernels(table);
     cuda::add_gradient_kernels(table);
     cuda::add_step_kernels(table);

@@ -1,13 +1,18 @@
-// Normalisation of the last dimensions, row by row. Sums are of doubles.
+// Normalisation of the last dimensions, row by row.
+#include "lockstep/ops/cuda/channel_moments.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/reduce.h"
-#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/cuda/rows.h"
+#include "lockstep/ops/cuda/running_sum.h"
+#include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-/// Rows of `size` elements, one after the other.
+/// Consecutive rows of `size` elements.
 struct LayerRows {
     std::int64_t rows = 1, size = 1;
 
@@ -17,38 +22,35 @@ struct LayerRows {
     std::int64_t elements() const { return rows * size; }
 };
 
+/// Two sums, as the accumulator of a reduction.
+template <class T>
 struct SumPair {
-    double first, second;
+    RunningSum<T> first, second;
+
+    LOCKSTEP_HD_INLINE void add(const SumPair& other) {
+        first.add(other.first);
+        second.add(other.second);
+    }
 };
 
-/// Mean and 1 / deviation of every row, from sums of differences from its first element: no digits are lost where the
-/// mean is large.
+/// Mean and 1 / deviation of every row.
 template <class T>
 struct RowMoments {
-    using Value = SumPair;
-    std::int64_t size;
+    using Value = element::Moments<T>;
+    ChannelMoments<T, 1> rows;  // as channels
     double eps;
-    const T* x;
     T* mean;
     T* deviation;
 
-    LOCKSTEP_ELEMENT Value zero() const { return {0, 0}; }
-    LOCKSTEP_ELEMENT double origin(std::int64_t row) const { return static_cast<double>(x[row * size]); }
-    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t row, std::int64_t k) const {
-        const double difference = static_cast<double>(x[row * size + k]) - origin(row);
-        value.first += difference;
-        value.second += difference * difference;
+    LOCKSTEP_HD_INLINE Value zero() const { return {}; }
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t row, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        rows.add_all(value, row, first, end, step);
     }
-    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
-        value.first += other.first;
-        value.second += other.second;
-    }
-    LOCKSTEP_ELEMENT void finish(std::int64_t row, const Value& value) const {
-        const auto count = static_cast<double>(size);
-        const double shift = value.first / count;
-        const double m2 = value.second - value.first * shift;
-        mean[row] = static_cast<T>(origin(row) + shift);
-        deviation[row] = static_cast<T>(1 / std::sqrt((m2 > 0 || m2 != m2 ? m2 : 0) / count + eps));
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value = element::pool(value, other); }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t row, const Value& value) const {
+        mean[row] = rows.mean(row, value);
+        deviation[row] = element::inverse_deviation(value.m2, static_cast<T>(rows.count()), eps);
     }
 };
 
@@ -62,40 +64,36 @@ struct LayerNormElement {
     const T* deviation;
     T* y;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         const std::int64_t row = i / size, at = i % size;
         y[i] = element::normalize(x[i], mean[row], element::or_else(weight, at, T(1)) * deviation[row],
                                   element::or_else(bias, at, T(0)));
     }
 };
 
-/// What the gradient of x takes of its row: the mean of dy * weight, and that of dy * weight * xhat times 1 /
-/// deviation.
+/// Row values for the gradient of x: the mean of dy * weight, and the mean of dy * weight * xhat times 1 / deviation.
 template <class T>
 struct RowGradients {
-    using Value = SumPair;
+    using Value = SumPair<T>;
     std::int64_t size;
     const T* dy;
     const T* x;
     const T* mean;
     const T* deviation;
     const T* weight;
-    SumPair* sums;
+    T* sums;  // both of a row, one after the other
 
-    LOCKSTEP_ELEMENT Value zero() const { return {0, 0}; }
-    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t row, std::int64_t k) const {
+    LOCKSTEP_HD_INLINE Value zero() const { return {}; }
+    LOCKSTEP_HD_INLINE void add(Value& value, std::int64_t row, std::int64_t k) const {
         const std::int64_t i = row * size + k;
-        const auto scaled = static_cast<double>(dy[i] * element::or_else(weight, k, T(1)));
-        value.first += scaled;
-        value.second += scaled * static_cast<double>(x[i] - mean[row]);
+        const T scaled = dy[i] * element::or_else(weight, k, T(1));
+        value.first.add(scaled);
+        value.second.add(scaled * (x[i] - mean[row]));
     }
-    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
-        value.first += other.first;
-        value.second += other.second;
-    }
-    LOCKSTEP_ELEMENT void finish(std::int64_t row, const Value& value) const {
-        const auto scale = static_cast<double>(deviation[row]);
-        sums[row] = {value.first / static_cast<double>(size), value.second * scale * scale / static_cast<double>(size)};
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value.add(other); }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t row, const Value& value) const {
+        sums[2 * row] = value.first.value() / static_cast<T>(size);
+        sums[2 * row + 1] = value.second.value() * deviation[row] * deviation[row] / static_cast<T>(size);
     }
 };
 
@@ -107,54 +105,146 @@ struct LayerNormBackwardElement {
     const T* mean;
     const T* deviation;
     const T* weight;
-    const SumPair* sums;
+    const T* sums;
     T* dx;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         const std::int64_t row = i / size;
         dx[i] = element::normalize_backward(x[i], dy[i] * element::or_else(weight, i % size, T(1)), mean[row],
-                                            deviation[row], static_cast<T>(sums[row].first),
-                                            static_cast<T>(sums[row].second));
+                                            deviation[row], sums[2 * row], sums[2 * row + 1]);
     }
 };
 
-template <class T>
+template <class Stored>
 struct WeightGradients {
-    using Value = SumPair;
+    using T = UpcastType<Stored>;
+    using Value = SumPair<T>;
     std::int64_t size;
-    const T* dy;
-    const T* x;
-    const T* mean;
-    const T* deviation;
-    T* weight;
-    T* bias;
+    const Stored* dy;
+    const Stored* x;
+    const Stored* mean;
+    const Stored* deviation;
+    Stored* weight;
+    Stored* bias;
 
-    LOCKSTEP_ELEMENT Value zero() const { return {0, 0}; }
-    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t at, std::int64_t row) const {
+    LOCKSTEP_HD_INLINE Value zero() const { return {}; }
+    LOCKSTEP_HD_INLINE void add(Value& value, std::int64_t at, std::int64_t row) const {
         const std::int64_t i = row * size + at;
-        value.first += static_cast<double>(dy[i] * ((x[i] - mean[row]) * deviation[row]));
-        value.second += static_cast<double>(dy[i]);
+        const T gradient = upcast(dy[i]);
+        value.first.add(gradient * ((upcast(x[i]) - upcast(mean[row])) * upcast(deviation[row])));
+        value.second.add(gradient);
     }
-    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
-        value.first += other.first;
-        value.second += other.second;
-    }
-    LOCKSTEP_ELEMENT void finish(std::int64_t at, const Value& value) const {
-        if (weight != nullptr) weight[at] = static_cast<T>(value.first);
-        if (bias != nullptr) bias[at] = static_cast<T>(value.second);
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value.add(other); }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t at, const Value& value) const {
+        if (weight != nullptr) weight[at] = CastTo<Stored>::from(value.first.value());
+        if (bias != nullptr) bias[at] = CastTo<Stored>::from(value.second.value());
     }
 };
 
-std::size_t whole_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+// Rows that fit in registers.
+
+template <class Stored>
+struct LayerNormRow {
+    using T = UpcastType<Stored>;
+    int size;
+    double eps;
+    const Stored* x;
+    const Stored* weight;
+    const Stored* bias;
+    Stored* y;
+    Stored* mean;       // or null
+    Stored* deviation;  // or null
+
+    template <class Group>
+    LOCKSTEP_ROW_FUNCTION void operator()(const Group& group, std::int64_t row) const {
+        const std::int64_t first = row * size;
+        T values[Group::items];
+        T sum = T(0), squares = T(0);
+        group.each(size, [&](int i, int k) {
+            values[i] = upcast(x[first + k]);
+            sum += values[i];
+        });
+        const T middle = sum_of(group, sum) / static_cast<T>(size);
+        group.each(size, [&](int i, int) {
+            values[i] -= middle;
+            squares += values[i] * values[i];
+        });
+        const T scale = element::inverse_deviation(sum_of(group, squares), static_cast<T>(size), eps);
+        group.each(size, [&](int i, int k) {
+            const T wide = weight != nullptr ? upcast(weight[k]) : T(1),
+                    shift = bias != nullptr ? upcast(bias[k]) : T(0);
+            y[first + k] = CastTo<Stored>::from(values[i] * (wide * scale) + shift);
+        });
+        if (group.leads() && mean != nullptr) mean[row] = CastTo<Stored>::from(middle);
+        if (group.leads() && deviation != nullptr) deviation[row] = CastTo<Stored>::from(scale);
+    }
+};
+
+template <class Stored>
+struct LayerNormBackwardRow {
+    using T = UpcastType<Stored>;
+    int size;
+    const Stored* dy;
+    const Stored* x;
+    const Stored* mean;
+    const Stored* deviation;
+    const Stored* weight;
+    Stored* dx;
+
+    template <class Group>
+    LOCKSTEP_ROW_FUNCTION void operator()(const Group& group, std::int64_t row) const {
+        const std::int64_t first = row * size;
+        const T middle = upcast(mean[row]), scale = upcast(deviation[row]);
+        T gradients[Group::items], differences[Group::items];
+        T sum = T(0), product = T(0);
+        group.each(size, [&](int i, int k) {
+            gradients[i] = upcast(dy[first + k]) * (weight != nullptr ? upcast(weight[k]) : T(1));
+            differences[i] = upcast(x[first + k]) - middle;
+            sum += gradients[i];
+            product += gradients[i] * differences[i];
+        });
+        const T mean_gradient = sum_of(group, sum) / static_cast<T>(size);
+        const T slope = sum_of(group, product) * scale * scale / static_cast<T>(size);
+        group.each(size, [&](int i, int k) {
+            dx[first + k] = CastTo<Stored>::from(scale * (gradients[i] - mean_gradient - differences[i] * slope));
+        });
+    }
+};
+
+/// Whether registers hold the rows of an f32 request. Doubles are too large.
+bool in_registers(const KernelRequest& request, const LayerRows& layer) {
+    return request.in[0].dtype == DType::f32 && layer.size <= longest_row;
+}
+
+template <class Stored>
+KernelPtr forward_of_rows(const KernelRequest& request, const LayerRows& layer, double eps) {
+    return make_cuda_kernel(request, [layer, eps](const Queue& queue, const KernelArgs& v) {
+        launch_rows(
+            queue, "layer_norm", layer.rows, layer.size,
+            LayerNormRow<Stored>{static_cast<int>(layer.size), eps, v.input<Stored>(0), v.input<Stored>(1),
+                                 v.input<Stored>(2), v.output<Stored>(0), v.output<Stored>(1), v.output<Stored>(2)});
+    });
+}
+
+template <class Stored>
+KernelPtr backward_of_rows(const KernelRequest& request, const LayerRows& layer) {
+    return make_cuda_kernel(request, [layer](const Queue& queue, const KernelArgs& v) {
+        launch_rows(queue, "layer_norm_backward_data", layer.rows, layer.size,
+                    LayerNormBackwardRow<Stored>{static_cast<int>(layer.size), v.input<Stored>(0), v.input<Stored>(1),
+                                                 v.input<Stored>(2), v.input<Stored>(3), v.input<Stored>(4),
+                                                 v.output<Stored>(0)});
+    });
+}
 
 KernelPtr make_layer_norm_forward(const LayerNormForward& op, KernelRequest& request) {
     request.want_all_contiguous();
     const LayerRows layer(request.in[0].shape, op.dims);
+    if (in_registers(request, layer)) return forward_of_rows<float>(request, layer, op.eps);
     const ReducePlan plan = ReducePlan::make(layer.size > 0 ? layer.rows : 0, layer.size, false);
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        // Statistics that nobody wants.
-        const std::size_t of_rows = whole_lines(static_cast<std::size_t>(layer.rows) * sizeof(T));
+        // Statistics that are not requested.
+        const std::size_t of_rows = round_up(static_cast<std::size_t>(layer.rows) * sizeof(T), scratch_alignment);
         return make_cuda_kernel(
             request,
             [layer, plan, of_rows, eps = op.eps](const Queue& queue, const KernelArgs& v) {
@@ -162,7 +252,8 @@ KernelPtr make_layer_norm_forward(const LayerNormForward& op, KernelRequest& req
                 T* const mean = v.out[1] != nullptr ? v.output<T>(1) : reinterpret_cast<T*>(scratch);
                 T* const deviation = v.out[2] != nullptr ? v.output<T>(2) : reinterpret_cast<T*>(scratch + of_rows);
                 reduce(queue, "layer_norm_moments", plan,
-                       RowMoments<T>{layer.size, eps, v.input<T>(0), mean, deviation}, scratch + 2 * of_rows);
+                       RowMoments<T>{{{1, layer.rows, layer.size}, {v.input<T>(0), true}}, eps, mean, deviation},
+                       scratch + 2 * of_rows);
                 launch(queue, "layer_norm", layer.elements(),
                        LayerNormElement<T>{layer.size, v.input<T>(0), v.input<T>(1), v.input<T>(2), mean, deviation,
                                            v.output<T>(0)});
@@ -174,14 +265,15 @@ KernelPtr make_layer_norm_forward(const LayerNormForward& op, KernelRequest& req
 KernelPtr make_layer_norm_backward_data(const LayerNormBackwardData& op, KernelRequest& request) {
     request.want_all_contiguous();
     const LayerRows layer(request.in[0].shape, op.dims);
+    if (in_registers(request, layer)) return backward_of_rows<float>(request, layer);
     const ReducePlan plan = ReducePlan::make(layer.size > 0 ? layer.rows : 0, layer.size, false);
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        const std::size_t of_rows = whole_lines(static_cast<std::size_t>(layer.rows) * sizeof(SumPair));
+        const std::size_t of_rows = round_up(static_cast<std::size_t>(layer.rows) * 2 * sizeof(T), scratch_alignment);
         return make_cuda_kernel(
             request,
             [layer, plan, of_rows](const Queue& queue, const KernelArgs& v) {
-                auto* const sums = static_cast<SumPair*>(v.scratch);
+                auto* const sums = static_cast<T*>(v.scratch);
                 reduce(queue, "layer_norm_row_gradients", plan,
                        RowGradients<T>{layer.size, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
                                        v.input<T>(4), sums},
@@ -198,7 +290,7 @@ KernelPtr make_layer_norm_backward_weights(const LayerNormBackwardWeights& op, K
     request.want_all_contiguous();
     const LayerRows layer(request.in[0].shape, op.dims);
     const ReducePlan plan = ReducePlan::make(layer.size, layer.rows, true);
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
+    return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
@@ -212,12 +304,38 @@ KernelPtr make_layer_norm_backward_weights(const LayerNormBackwardWeights& op, K
     });
 }
 
+KernelPtr make_half_forward(const LayerNormForward& op, KernelRequest& request) {
+    const LayerRows layer(request.in[0].shape, op.dims);
+    if (!has_one_dtype(request) || layer.size > longest_row) return nullptr;
+    request.want_all_contiguous();
+    if (request.in[0].dtype == DType::f16) return forward_of_rows<Half>(request, layer, op.eps);
+    return forward_of_rows<BFloat16>(request, layer, op.eps);
+}
+
+KernelPtr make_half_backward_data(const LayerNormBackwardData& op, KernelRequest& request) {
+    const LayerRows layer(request.in[0].shape, op.dims);
+    if (!has_one_dtype(request) || layer.size > longest_row) return nullptr;
+    request.want_all_contiguous();
+    if (request.in[0].dtype == DType::f16) return backward_of_rows<Half>(request, layer);
+    return backward_of_rows<BFloat16>(request, layer);
+}
+
+KernelPtr make_half_backward_weights(const LayerNormBackwardWeights& op, KernelRequest& request) {
+    for (const auto* operands : {&request.in, &request.out})
+        for (const TensorMeta& meta : *operands)
+            if (!meta.shape.empty() && meta.dtype != request.in[0].dtype) return nullptr;
+    return make_layer_norm_backward_weights(op, request);
+}
+
 }  // namespace
 
 void add_layer_norm_kernels(KernelTable& table) {
     table.add<LayerNormForward, make_layer_norm_forward>();
     table.add<LayerNormBackwardData, make_layer_norm_backward_data>();
     table.add<LayerNormBackwardWeights, make_layer_norm_backward_weights>();
+    table.add_half_types<LayerNormForward, make_half_forward>();
+    table.add_half_types<LayerNormBackwardData, make_half_backward_data>();
+    table.add_half_types<LayerNormBackwardWeights, make_half_backward_weights>();
 }
 
 }  // namespace lockstep::cuda

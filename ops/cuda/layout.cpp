@@ -1,6 +1,8 @@
 #include "lockstep/ops/cuda/layout.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <vector>
 
 #include "lockstep/ops/cuda/index.h"
@@ -35,19 +37,19 @@ bool is_dense(const TensorMeta& meta) {
     return true;
 }
 
-void lay_out_like(TensorMeta& fresh, const TensorMeta& model) {
+void set_layout_like(TensorMeta& fresh, const TensorMeta& model) {
     fresh.strides = is_dense(model) ? model.strides : fresh.shape.contiguous_strides();
     fresh.offset = 0;
 }
 
-void lay_out_channels_last(TensorMeta& meta) {
+void set_channels_last(TensorMeta& meta) {
     meta.opaque = nullptr;
     meta.strides = channels_last_strides(meta.shape);
     meta.offset = 0;
 }
 
 Images images_of(const TensorMeta& meta) {
-    // Where both names fit (one channel, one pixel) either does.
+    // If both names apply (one channel, one pixel), either is correct.
     return {meta.shape[0], meta.shape[1], meta.shape[2], meta.shape[3], !meta.is_contiguous()};
 }
 
@@ -57,7 +59,7 @@ Images want_images(KernelRequest& request, std::size_t i) {
 }
 
 void want_channels_last(KernelRequest& request, std::size_t i) {
-    if (!is_channels_last(request.in[i])) lay_out_channels_last(request.in[i]);
+    if (!is_channels_last(request.in[i])) set_channels_last(request.in[i]);
 }
 
 void want_like(KernelRequest& request, std::size_t i, const TensorMeta& model) {
@@ -80,14 +82,18 @@ Shape broadcast_strides(const TensorMeta& meta, const Shape& shape) {
 }
 
 Walk make_walk(const Shape& shape, std::initializer_list<Shape> strides, Order order) {
-    std::vector<int> dims;
-    for (int d = 0; d < shape.dims(); ++d)
-        if (shape[d] != 1) dims.push_back(d);
     const Shape& first = *strides.begin();
-    if (order == Order::memory)
-        std::stable_sort(dims.begin(), dims.end(), [&](int a, int b) { return first[a] > first[b]; });
+    std::array<int, Shape::max_dims> dims{};
+    std::size_t count = 0;
+    for (int d = 0; d < shape.dims(); ++d) {
+        if (shape[d] == 1) continue;
+        std::size_t place = count++;
+        for (; order == Order::memory && place > 0 && first[dims[place - 1]] < first[d]; --place)
+            dims[place] = dims[place - 1];
+        dims[place] = d;
+    }
     Walk walk;
-    for (const int d : dims) {
+    for (const int d : std::span(dims.data(), count)) {
         const int last = walk.sizes.dims() - 1;
         bool joins = last >= 0;
         int t = 0;

@@ -1,18 +1,18 @@
-// Layouts that the CUDA kernels like: dense, and channels last where there are images.
+// Preferred layouts of the CUDA kernels: dense, and channels-last for images.
 #pragma once
 
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cuda {
 
-/// Strides of (N, C, H, W) kept as (N, H, W, C).
+/// Strides of (N, C, H, W) stored as (N, H, W, C).
 Shape channels_last_strides(const Shape& shape);
 bool is_channels_last(const TensorMeta& meta);
-/// Every element of its range is used once, in whichever order of dimensions.
+/// Every element of its range is used once, in any order of dimensions.
 bool is_dense(const TensorMeta& meta);
-/// Gives `fresh` the arrangement of `model` (same shape) where that is dense, else row-major.
-void lay_out_like(TensorMeta& fresh, const TensorMeta& model);
-void lay_out_channels_last(TensorMeta& meta);
+/// Gives `fresh` the arrangement of `model` (same shape) if that is dense, otherwise row-major.
+void set_layout_like(TensorMeta& fresh, const TensorMeta& model);
+void set_channels_last(TensorMeta& meta);
 
 /// (N, C, H, W) images in one of the two dense layouts.
 struct Images {
@@ -20,9 +20,9 @@ struct Images {
     bool channels_last = false;
 };
 Images images_of(const TensorMeta& meta);
-/// Asks for input `i` in one of the two dense layouts; says which it will have.
+/// Asks for input `i` in one of the two dense layouts; returns the one that it will have.
 Images want_images(KernelRequest& request, std::size_t i);
-/// Asks for input `i` channels last.
+/// Asks for input `i` in channels-last order.
 void want_channels_last(KernelRequest& request, std::size_t i);
 /// Asks for input `i` in the layout of input `model`, which is dense.
 void want_like(KernelRequest& request, std::size_t i, const TensorMeta& model);

@@ -13,7 +13,7 @@ namespace lockstep::cuda {
 namespace {
 
 [[noreturn]] void fail(std::string_view call, std::string_view status, std::source_location where) {
-    // What the library stumbled over may be an error of the context: that one is told, and remembered.
+    // The library may have failed because of an error of the context: that one is thrown and recorded.
     if (const cudaError_t last = cudaGetLastError(); loses_context(last)) check(last, call, where);
     int device = -1;
     check_quietly(cudaGetDevice(&device));
@@ -36,14 +36,14 @@ bool is_supported(cudnnStatus_t status, std::string_view call, std::source_locat
     if (status == CUDNN_STATUS_SUCCESS) return true;
     const char* text = cudnnGetErrorString(status);
     if (status == CUDNN_STATUS_NOT_SUPPORTED) return false;
-    // cuDNN 9 gives the reason as a number of its own: 3001 to 3999, where NOT_SUPPORTED is 3000.
+    // cuDNN 9 returns the reason as a separate code: 3001 to 3999, where NOT_SUPPORTED is 3000.
     constexpr int family = 1000;
     if (CUDNN_STATUS_NOT_SUPPORTED >= family && status / family == CUDNN_STATUS_NOT_SUPPORTED / family) return false;
     fail(call, text, where);
 }
 
 Libraries& libraries_of(Device device) {
-    // Never destroyed: at exit the driver may be gone before us.
+    // Never destroyed: at exit the driver may be unloaded first.
     struct Made {
         std::once_flag once;
         Libraries libraries;
@@ -54,7 +54,7 @@ Libraries& libraries_of(Device device) {
         const std::scoped_lock lock(*mutex);
         return (*all)[device];
     }();
-    // Without the lock: making them waits for this card, which may wait for what a thread does for another one.
+    // Without the lock: creating them waits for this GPU, which may wait for another thread's work on another GPU.
     std::call_once(made.once, [&] {
         check(cudnnCreate(&made.libraries.dnn), "cudnnCreate");
         check(cublasLtCreate(&made.libraries.blas), "cublasLtCreate");
@@ -62,6 +62,6 @@ Libraries& libraries_of(Device device) {
     return made.libraries;
 }
 
-AskingDevice::AskingDevice(Device device) : scope_(backend().gpu_of(device)), libraries_(libraries_of(device)) {}
+DeviceQuery::DeviceQuery(Device device) : scope_(backend().gpu_of(device)), libraries_(libraries_of(device)) {}
 
 }  // namespace lockstep::cuda

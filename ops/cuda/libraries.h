@@ -17,7 +17,7 @@ namespace lockstep::cuda {
 /// Throw DeviceError (call, status, device, file, line) unless the call succeeded.
 void check(cudnnStatus_t status, std::string_view call, std::source_location where = std::source_location::current());
 void check(cublasStatus_t status, std::string_view call, std::source_location where = std::source_location::current());
-/// Whether a question about what a library supports was answered with yes; other failures throw.
+/// True if the call reports support, false if not; other failures throw.
 bool is_supported(cudnnStatus_t status, std::string_view call,
                   std::source_location where = std::source_location::current());
 
@@ -27,14 +27,13 @@ struct Libraries {
     cublasLtHandle_t blas = nullptr;
     std::mutex mutex;
 };
-/// Made on first use. The device must be current, as it is inside of a kernel's `run`.
+/// Created on first use. The device must be current, as it is inside a kernel's `run`.
 Libraries& libraries_of(Device device);
 
-/// For questions that kernels ask when they are made, before any stream is known: the device that they are made for,
-/// current.
-class AskingDevice {
+/// For queries at the creation of kernels, before any stream is known; makes their device current.
+class DeviceQuery {
 public:
-    explicit AskingDevice(Device device);
+    explicit DeviceQuery(Device device);
     Libraries& libraries() { return libraries_; }
 
 private:
@@ -51,7 +50,7 @@ public:
         check(create(&handle_, arguments...), what);
     }
     ~Descriptor() {
-        // A descriptor is host memory: destroying it fails only where it never was one.
+        // A descriptor is host memory: destroying it fails only if it was never created.
         if (handle_ != nullptr) static_cast<void>(destroy(handle_));
     }
     Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

@@ -1,9 +1,10 @@
 // Negative log-likelihood, and whether a loss is finite.
+#include "lockstep/ops/cuda/image_index.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/report.h"
-#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 
 namespace lockstep::cuda {
 
@@ -11,13 +12,13 @@ namespace {
 
 struct NllSums {
     double numerator, weight;
-    std::int64_t bad_row;  // first position whose target is no class; -1: none
+    std::int64_t bad_row;  // first position whose target is not a class; -1: none
 };
 
 template <class T>
 struct NllRows {
     using Value = NllSums;
-    const T* log_probabilities;  // or null: only the weight is wanted
+    const T* log_probabilities;  // or null if only the weight is requested
     StridedIndex<2> positions;   // log_probabilities of the first class, target
     std::int64_t class_stride, classes, inner;
     const std::int64_t* target;
@@ -27,12 +28,12 @@ struct NllRows {
     T* numerator;
     T* weight;
     StatusWord* status;
-    const StepState* step;
+    const StepCounters* step;
     int shard;
     std::int64_t first_row;
 
-    LOCKSTEP_ELEMENT Value zero() const { return {0, 0, -1}; }
-    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t, std::int64_t row) const {
+    LOCKSTEP_HD_INLINE Value zero() const { return {0, 0, -1}; }
+    LOCKSTEP_HD_INLINE void add(Value& value, std::int64_t, std::int64_t row) const {
         const auto at = positions(row);
         const std::int64_t t = target[at.of[1]];
         if (t == ignore_index) return;
@@ -45,12 +46,12 @@ struct NllRows {
             value.numerator -= w * static_cast<double>(log_probabilities[at.of[0] + t * class_stride]);
         value.weight += w;
     }
-    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
         value.numerator += other.numerator;
         value.weight += other.weight;
         if (other.bad_row >= 0 && (value.bad_row < 0 || other.bad_row < value.bad_row)) value.bad_row = other.bad_row;
     }
-    LOCKSTEP_ELEMENT void finish(std::int64_t, const Value& value) const {
+    LOCKSTEP_HD_INLINE void finish(std::int64_t, const Value& value) const {
         *numerator = static_cast<T>(value.numerator);
         *weight = static_cast<T>(value.weight);
         if (value.bad_row >= 0)
@@ -59,20 +60,58 @@ struct NllRows {
     }
 };
 
+/// Gradients of one target, whose only element that is not zero is that of its class.
 template <class T>
-struct NllBackwardElement {
-    StridedIndex<1> targets;  // of the elements of d
-    T* d;                     // (N, C, ...) row-major
+struct NllGradient {
+    StridedIndex<1> targets;
+    T* d;  // (N, C, ...) row-major
     const T* gradient;
     const std::int64_t* target;
     const T* weights;
     std::int64_t weight_stride;
     std::int64_t ignore_index, classes, inner;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const std::int64_t t = target[targets(i).of[0]];
-        const bool counts = t == i / inner % classes && t != ignore_index;
-        d[i] = !counts ? T(0) : weights != nullptr ? -*gradient * weights[t * weight_stride] : -*gradient;
+    LOCKSTEP_HD_INLINE T value(std::int64_t t) const {
+        return weights != nullptr ? -*gradient * weights[t * weight_stride] : -*gradient;
+    }
+    LOCKSTEP_HD_INLINE bool counts(std::int64_t t) const { return t >= 0 && t < classes && t != ignore_index; }
+};
+
+/// One thread per target: adjacent threads write adjacent elements of each class.
+template <class T>
+struct NllBackwardPositions {
+    NllGradient<T> of;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        const std::int64_t t = of.target[of.targets(i).of[0]];
+        const bool counts = of.counts(t);
+        const T value = counts ? of.value(t) : T(0);
+        const std::int64_t row = quick_quotient(i, of.inner);
+        T* to = of.d + row * of.classes * of.inner + (i - row * of.inner);
+        for (std::int64_t c = 0; c < of.classes; ++c, to += of.inner) *to = counts && c == t ? value : T(0);
+    }
+};
+
+/// For inner == 1. A thread has one class in several rows, so that it divides once.
+template <class T>
+struct NllBackwardRows {
+    NllGradient<T> of;
+    std::int64_t rows, rows_ahead;
+
+    NllBackwardRows(const NllGradient<T>& gradient, std::int64_t count)
+        : of(gradient),
+          rows(count),
+          rows_ahead(std::clamp<std::int64_t>(enough_threads / std::max<std::int64_t>(gradient.classes, 1), 1,
+                                              std::max<std::int64_t>(count, 1))) {}
+    std::int64_t threads() const { return rows > 0 ? rows_ahead * of.classes : 0; }
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
+        const std::int64_t first = quick_quotient(thread, of.classes);
+        const std::int64_t c = thread - first * of.classes;
+        for (std::int64_t row = first; row < rows; row += rows_ahead) {
+            const std::int64_t t = of.target[of.targets(row).of[0]];
+            of.d[row * of.classes + c] = t == c && t != of.ignore_index ? of.value(t) : T(0);
+        }
     }
 };
 
@@ -81,10 +120,10 @@ struct CheckFiniteElement {
     const T* x;
     T* y;
     StatusWord* status;
-    const StepState* step;
+    const StepCounters* step;
     int shard;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t) const {
         const T value = *x;
         if (value - value != T(0)) report(status, StatusCode::loss_not_finite, shard, step, 0, 0);
         *y = value;
@@ -133,24 +172,28 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
 
 KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
     const TensorMeta& d = request.out[0];
-    Shape of_targets = request.in[1].strides;
-    of_targets.insert(1, 0);
-    const Shape strides[] = {of_targets};
+    const TensorMeta& target = request.in[1];
+    const Shape strides[] = {target.strides};
     return visit_float(op.name, d.dtype, [&](auto zero) {
         using T = decltype(zero);
-        NllBackwardElement<T> element{};
-        element.targets = make_index(d.shape, strides, Order::logical);
-        element.weight_stride = request.has_in(2) ? request.in[2].strides[0] : 0;
-        element.ignore_index = op.ignore_index;
-        element.classes = d.shape[1];
-        element.inner = positions_in_row(request.in[1].shape);
-        return make_cuda_kernel(request, [element, count = d.numel()](const Queue& queue, const KernelArgs& v) {
-            NllBackwardElement<T> bound = element;
+        NllGradient<T> of{};
+        of.targets = make_index(target.shape, strides, Order::logical);
+        of.weight_stride = request.has_in(2) ? request.in[2].strides[0] : 0;
+        of.ignore_index = op.ignore_index;
+        of.classes = d.shape[1];
+        of.inner = positions_in_row(target.shape);
+        return make_cuda_kernel(request, [of](const Queue& queue, const KernelArgs& v) {
+            NllGradient<T> bound = of;
             bound.d = v.output<T>(0);
             bound.gradient = v.input<T>(0);
             bound.target = v.input<std::int64_t>(1);
             bound.weights = v.input<T>(2);
-            launch(queue, "nll_backward", count, bound);
+            if (bound.inner == 1) {
+                const NllBackwardRows<T> rows(bound, bound.targets.count);
+                launch(queue, "nll_backward", rows.threads(), rows);
+            } else {
+                launch(queue, "nll_backward", bound.targets.count, NllBackwardPositions<T>{bound});
+            }
         });
     });
 }

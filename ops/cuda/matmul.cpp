@@ -1,10 +1,10 @@
 // Matrix products by cuBLASLt.
 #include <fmt/format.h>
 
+#include "lockstep/ops/cuda/channel_sums.h"
 #include "lockstep/ops/cuda/gemm.h"
 #include "lockstep/ops/cuda/kernels.h"
-#include "lockstep/ops/cuda/sums.h"
-#include "lockstep/ops/internal/linear_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 
 namespace lockstep::cuda {
 
@@ -18,7 +18,7 @@ Matrix matrix_of(const TensorMeta& meta) {
     return m;
 }
 
-/// Asks for input `i` as cuBLASLt can take it; its matrix then.
+/// Asks for input `i` in a form that cuBLASLt supports; returns its matrix.
 Matrix want_matrix(KernelRequest& request, std::size_t i) {
     if (request.in[i].opaque || !is_usable(matrix_of(request.in[i]))) request.want_contiguous(i);
     return matrix_of(request.in[i]);
@@ -39,7 +39,7 @@ KernelPtr make_matmul(const MatMul& op, KernelRequest& request) {
     return make_cuda_kernel(
         request,
         [gemm](const Queue& queue, const KernelArgs& v) {
-            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
+            gemm->run(queue, v.context.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
         },
         gemm->scratch_bytes());
 }
@@ -55,7 +55,7 @@ KernelPtr make_linear_forward(const LinearForward& op, KernelRequest& request) {
     return make_cuda_kernel(
         request,
         [gemm](const Queue& queue, const KernelArgs& v) {
-            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], v.in[2], v.scratch);
+            gemm->run(queue, v.context.device, v.in[0], v.in[1], v.out[0], v.in[2], v.scratch);
         },
         gemm->scratch_bytes());
 }
@@ -67,7 +67,7 @@ KernelPtr make_linear_backward_data(const LinearBackwardData& op, KernelRequest&
     return make_cuda_kernel(
         request,
         [gemm](const Queue& queue, const KernelArgs& v) {
-            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
+            gemm->run(queue, v.context.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
         },
         gemm->scratch_bytes());
 }
@@ -85,16 +85,10 @@ KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRe
     return make_cuda_kernel(
         request,
         [gemm, bias, rows, dtype](const Queue& queue, const KernelArgs& v) {
-            gemm->run(queue, v.launch.device, v.in[1], v.in[0], v.out[0], nullptr, v.scratch);
+            gemm->run(queue, v.context.device, v.in[1], v.in[0], v.out[0], nullptr, v.scratch);
             if (bias) channel_sums(queue, dtype, rows, v.in[1], v.out[1], v.scratch);
         },
         scratch);
-}
-
-/// Products of f16 and bf16 are made by the same code, where all operands are of one of them.
-template <class Op, KernelPtr (*make)(const Op&, KernelRequest&)>
-KernelPtr make_short(const Op& op, KernelRequest& request) {
-    return has_one_dtype(request) ? make(op, request) : nullptr;
 }
 
 }  // namespace
@@ -104,10 +98,11 @@ void add_linear_kernels(KernelTable& table) {
     table.add<LinearForward, make_linear_forward, is_plain>();
     table.add<LinearBackwardData, make_linear_backward_data>();
     table.add<LinearBackwardWeights, make_linear_backward_weights>();
-    table.add_short_floats<MatMul, make_short<MatMul, make_matmul>>();
-    table.add_short_floats<LinearForward, make_short<LinearForward, make_linear_forward>, is_plain>();
-    table.add_short_floats<LinearBackwardData, make_short<LinearBackwardData, make_linear_backward_data>>();
-    table.add_short_floats<LinearBackwardWeights, make_short<LinearBackwardWeights, make_linear_backward_weights>>();
+    table.add_half_types<MatMul, make_for_one_dtype<MatMul, make_matmul>>();
+    table.add_half_types<LinearForward, make_for_one_dtype<LinearForward, make_linear_forward>, is_plain>();
+    table.add_half_types<LinearBackwardData, make_for_one_dtype<LinearBackwardData, make_linear_backward_data>>();
+    table.add_half_types<LinearBackwardWeights,
+                         make_for_one_dtype<LinearBackwardWeights, make_linear_backward_weights>>();
 }
 
 }  // namespace lockstep::cuda

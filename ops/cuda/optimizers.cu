@@ -1,9 +1,11 @@
-// Updates of optimizers: by a rule, or in the library's functions, between reading rows and storing ranges.
+// Updates of optimizers: by a rule, or by functions of the library between reading rows and storing ranges.
+#include "lockstep/ops/cuda/chunk.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
-#include "lockstep/ops/cuda/rows.h"
+#include "lockstep/ops/cuda/parameter_rows.h"
+#include "lockstep/ops/cuda/unroll.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/ops/internal/type_list.h"
-#include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/ops/internal/update_rules.h"
 
 namespace lockstep::cuda {
@@ -14,14 +16,14 @@ Rows rows_of(const KernelArgs& v, int input, std::size_t row_bytes) { return {v.
 
 // ---- by a rule --------------------------------------------------------------------------------------------------
 
-/// What all elements of a parameter need is computed once for it.
+/// Values common to all elements of a parameter are computed once per parameter.
 template <class T, class Rule>
 struct MakeFactors {
     Rows rows;
     int first;
     typename Rule::template Factors<T>* factors;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         const ParameterRow& row = rows[first + static_cast<int>(i)];
         const auto& options = reinterpret_cast<const RowWith<typename Rule::Options>&>(row).options;
         factors[i] = Rule::template factors<T>(options, row.updates);
@@ -29,28 +31,68 @@ struct MakeFactors {
 };
 
 template <class T, class Rule>
-struct UpdateElement {
+struct UpdateChunk {
+    static constexpr int width = chunk_elements(sizeof(T));
+    static constexpr unsigned count = Rule::states.size();
+    using Factors = typename Rule::template Factors<T>;
+
     Rows rows;
     ArenaRange range;
     const StatusWord* agreed;
-    const typename Rule::template Factors<T>* factors;
+    const Factors* factors;
     const T* gradients;
     T* parameters;
-    T* states[most_states];  ///< null where no group uses them
+    T* states[max_states];  ///< null if no group uses them
+    bool aligned;           ///< chunks may be loaded at once
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         if (!is_good(agreed)) return;
-        const int parameter = rows.at(range.begin + i, range);
-        if (parameter < 0 || rows[parameter].trainable == 0) return;
-        const auto& own = factors[parameter - range.first];
-        constexpr unsigned count = Rule::states.size();
+        const std::int64_t first = i * width, end = range.end - range.begin;
+        const int parameter = rows.at(range.begin + first, range);
+        if (aligned && parameter >= 0 && first + width <= end && range.begin + first + width <= rows[parameter].end) {
+            if (rows[parameter].trainable != 0) update_chunk(factors[parameter - range.first], first);
+            return;
+        }
+        LOCKSTEP_NO_UNROLL
+        for (std::int64_t e = first; e < end && e < first + width; ++e) update_element(e);
+    }
+
+private:
+    LOCKSTEP_HD_INLINE void update_chunk(const Factors& own, std::int64_t first) const {
         const unsigned used = Rule::template used<T>(own);
-        T state[most_states] = {};
+        T gradient[width], parameter[width], state[max_states][width] = {};
+        load_chunk(gradients + first, gradient);
+        load_chunk(parameters + first, parameter);
+        LOCKSTEP_UNROLL
         for (unsigned s = 0; s < count; ++s)
-            if ((used >> s & 1u) != 0) state[s] = states[s][i];
-        Rule::update(own, gradients[i], parameters[i], state);
+            if ((used >> s & 1u) != 0) load_chunk(states[s] + first, state[s]);
+        LOCKSTEP_UNROLL
+        for (int k = 0; k < width; ++k) {
+            T each[max_states];
+            LOCKSTEP_UNROLL
+            for (unsigned s = 0; s < max_states; ++s) each[s] = state[s][k];
+            Rule::update(own, gradient[k], parameter[k], each);
+            LOCKSTEP_UNROLL
+            for (unsigned s = 0; s < max_states; ++s) state[s][k] = each[s];
+        }
+        store_chunk(parameter, parameters + first);
+        LOCKSTEP_UNROLL
         for (unsigned s = 0; s < count; ++s)
-            if ((used >> s & 1u) != 0) states[s][i] = state[s];
+            if ((used >> s & 1u) != 0) store_chunk(state[s], states[s] + first);
+    }
+    LOCKSTEP_HD_INLINE void update_element(std::int64_t e) const {
+        const int parameter = rows.at(range.begin + e, range);
+        if (parameter < 0 || rows[parameter].trainable == 0) return;
+        const Factors& own = factors[parameter - range.first];
+        const unsigned used = Rule::template used<T>(own);
+        T state[max_states] = {};
+        LOCKSTEP_UNROLL
+        for (unsigned s = 0; s < count; ++s)
+            if ((used >> s & 1u) != 0) state[s] = states[s][e];
+        Rule::update(own, gradients[e], parameters[e], state);
+        LOCKSTEP_UNROLL
+        for (unsigned s = 0; s < count; ++s)
+            if ((used >> s & 1u) != 0) states[s][e] = state[s];
     }
 };
 
@@ -67,11 +109,15 @@ KernelPtr make_fused_update(const FusedUpdate<Rule>& op, KernelRequest& request)
                 const Rows rows = rows_of(v, 1, sizeof(RowWith<typename Rule::Options>));
                 auto* factors = static_cast<Factors*>(v.scratch);
                 launch(queue, "update_factors", parameters, MakeFactors<T, Rule>{rows, range.first, factors});
-                UpdateElement<T, Rule> element{rows, range, v.agreed, factors, v.input<T>(0), v.output<T>(0), {}};
+                UpdateChunk<T, Rule> chunk{rows, range, v.agreed, factors, v.input<T>(0), v.output<T>(0), {}, false};
+                chunk.aligned = is_aligned(v.in[0], chunk_bytes) && is_aligned(v.out[0], chunk_bytes);
                 int next = 1;
-                for (std::size_t s = 0; s < Rule::states.size(); ++s)
-                    if ((given >> s & 1u) != 0) element.states[s] = v.output<T>(next++);
-                launch(queue, Rule::name, range.elements(), element);
+                for (std::size_t s = 0; s < Rule::states.size(); ++s) {
+                    if ((given >> s & 1u) == 0) continue;
+                    chunk.states[s] = v.output<T>(next++);
+                    chunk.aligned = chunk.aligned && is_aligned(chunk.states[s], chunk_bytes);
+                }
+                launch(queue, Rule::name, ceil_div(range.elements(), chunk.width), chunk);
             },
             static_cast<std::size_t>(parameters) * sizeof(Factors));
     });
@@ -93,50 +139,63 @@ struct ReadRow {
     bool scalar;
     T* numbers;
 
-    LOCKSTEP_ELEMENT double value_of(const ParameterRow& row) const {
+    LOCKSTEP_HD_INLINE double value_of(const ParameterRow& row) const {
         const char* at = reinterpret_cast<const char*>(&row) + offset;
         if (number == RowNumber::real) return *reinterpret_cast<const double*>(at);
         if (number == RowNumber::flag) return *at != 0 ? 1 : 0;
         return static_cast<double>(row.updates + 1);
     }
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         const int parameter = scalar ? range.first : rows.at(range.begin + i, range);
         numbers[i] = parameter < 0 ? T(0) : static_cast<T>(value_of(rows[parameter]));
     }
 };
 
 template <class T>
-struct StoreElement {
+struct StoreChunk {
+    static constexpr int width = chunk_elements(sizeof(T));
     Rows rows;
     ArenaRange range;
     const StatusWord* agreed;
     const T* values;
     T* out;
+    bool aligned;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         if (!is_good(agreed)) return;
-        const int parameter = rows.at(range.begin + i, range);
-        if (parameter >= 0 && rows[parameter].trainable != 0) out[i] = values[i];
+        const std::int64_t first = i * width, end = range.end - range.begin;
+        const int parameter = rows.at(range.begin + first, range);
+        if (aligned && parameter >= 0 && first + width <= end && range.begin + first + width <= rows[parameter].end) {
+            if (rows[parameter].trainable == 0) return;
+            T chunk[width];
+            load_chunk(values + first, chunk);
+            return store_chunk(chunk, out + first);
+        }
+        LOCKSTEP_NO_UNROLL
+        for (std::int64_t e = first; e < end && e < first + width; ++e) {
+            const int own = rows.at(range.begin + e, range);
+            if (own >= 0 && rows[own].trainable != 0) out[e] = values[e];
+        }
     }
 };
 
 // ---- rows -------------------------------------------------------------------------------------------------------
 
-/// Byte by byte, but for the number of updates.
-struct StoreRowByte {
-    std::size_t row_bytes;
-    const char* fresh;
-    char* rows;
+/// Copies words of 8 bytes, except for the number of updates.
+struct StoreRowWord {
+    static constexpr std::size_t word = sizeof(std::uint64_t);
+    static_assert(sizeof(ParameterRow::updates) == word && offsetof(ParameterRow, updates) % word == 0);
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const std::size_t offset = static_cast<std::size_t>(i) % row_bytes;
-        const bool kept = offset >= offsetof(ParameterRow, updates) &&
-                          offset < offsetof(ParameterRow, updates) + sizeof(ParameterRow::updates);
-        if (!kept) rows[i] = fresh[i];
+    std::size_t row_words;
+    const std::uint64_t* fresh;
+    std::uint64_t* rows;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        if (static_cast<std::size_t>(i) % row_words != offsetof(ParameterRow, updates) / word) rows[i] = fresh[i];
     }
 };
 
-/// Numbers travel as kernel arguments, of which there are 4 KiB.
+/// Parameter numbers are passed as kernel arguments, which are limited to 4 KiB.
 constexpr int parameters_per_launch = 256;
 
 struct CountUpdate {
@@ -145,7 +204,7 @@ struct CountUpdate {
     char* rows;
     std::size_t row_bytes;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         auto& row = *reinterpret_cast<ParameterRow*>(rows + row_bytes * static_cast<std::size_t>(parameters[i]));
         if (is_good(agreed) && row.counts != 0) ++row.updates;
     }
@@ -167,8 +226,10 @@ KernelPtr make_store_range(const StoreRange& op, KernelRequest& request) {
     return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
-            launch(queue, "store_range", op.range.elements(),
-                   StoreElement<T>{rows_of(v, 0, op.row_bytes), op.range, v.agreed, v.input<T>(1), v.output<T>(0)});
+            const bool aligned = is_aligned(v.in[1], chunk_bytes) && is_aligned(v.out[0], chunk_bytes);
+            launch(
+                queue, "store_range", ceil_div(op.range.elements(), StoreChunk<T>::width),
+                StoreChunk<T>{rows_of(v, 0, op.row_bytes), op.range, v.agreed, v.input<T>(1), v.output<T>(0), aligned});
         });
     });
 }
@@ -176,7 +237,9 @@ KernelPtr make_store_range(const StoreRange& op, KernelRequest& request) {
 KernelPtr make_store_rows(const StoreRows& op, KernelRequest& request) {
     return make_cuda_kernel(
         request, [row_bytes = op.row_bytes, bytes = request.in[0].numel()](const Queue& queue, const KernelArgs& v) {
-            launch(queue, "store_rows", bytes, StoreRowByte{row_bytes, v.input<char>(0), v.output<char>(0)});
+            constexpr std::size_t word = StoreRowWord::word;  // rows are structs with numbers of 8 bytes
+            launch(queue, "store_rows", bytes / static_cast<std::int64_t>(word),
+                   StoreRowWord{row_bytes / word, v.input<std::uint64_t>(0), v.output<std::uint64_t>(0)});
         });
 }
 

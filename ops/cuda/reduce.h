@@ -1,9 +1,10 @@
-// Reductions whose order of summation is fixed by the shape: a group of threads adds with so many lanes, which CUB
-// joins, and long reductions are cut in parts that a second kernel joins. No atomics.
+// Reductions with an order of summation that depends only on the shape: a group of threads sums in a fixed number of
+// lanes, which CUB joins. Long reductions are divided into parts, which a second kernel joins. No atomics.
 #pragma once
 
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/runtime/round_up.h"
 
 #if defined(__CUDACC__)
 #include <cub/block/block_reduce.cuh>
@@ -20,19 +21,18 @@ struct ReducePlan {
 
     static constexpr int warp_threads = 32;
 
-    /// Lanes and parts for a shape. `across`: neighbouring outputs, not neighbouring elements, are neighbours in
-    /// memory, so that threads which read neighbours have an output each.
+    /// Lanes and parts for a shape. `across`: adjacent memory belongs to different outputs rather than to elements of
+    /// one output, so that threads with adjacent reads compute separate outputs.
     static ReducePlan make(std::int64_t outputs, std::int64_t count, bool across) {
         ReducePlan plan{outputs, count, 1, 1};
         if (!across && count > warp_threads) plan.lanes = count > 2048 ? block_threads : warp_threads;
-        constexpr std::int64_t threads = std::int64_t{1} << 17;  // enough for every GPU there is
         const std::int64_t useful = count / (plan.lanes * 16);
-        const std::int64_t wanted = threads / std::max<std::int64_t>(1, outputs * plan.lanes);
+        const std::int64_t wanted = enough_threads / std::max<std::int64_t>(1, outputs * plan.lanes);
         plan.parts =
             static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, plan.lanes > 1 ? 256 : 1024));
         return plan;
     }
-    /// Joins what the parts came to.
+    /// The reduction that joins the results of the parts.
     ReducePlan of_parts() const { return {outputs, parts, warp_threads, 1}; }
     std::int64_t jobs() const { return outputs * parts; }
     template <class R>
@@ -41,27 +41,45 @@ struct ReducePlan {
     }
 };
 
-/// What one lane adds up. R offers
-///   Value                                       what is accumulated
-///   Value zero() const
-///   void add(Value&, output, element) const     takes one element in
-///   void join(Value&, const Value&) const       takes in what comes later in order
-///   void finish(output, const Value&) const     stores the result
+/// r.begin(output) if R offers it, otherwise the output's number.
 template <class R>
-LOCKSTEP_ELEMENT typename R::Value add_lane(const R& r, const ReducePlan& plan, std::int64_t job, int lane) {
-    const std::int64_t output = job % plan.outputs;
-    const std::int64_t part = job / plan.outputs;
-    const std::int64_t length = (plan.count + plan.parts - 1) / plan.parts;
+LOCKSTEP_HD_INLINE auto begin_lane(const R& r, std::int64_t output) {
+    if constexpr (requires { r.begin(output); })
+        return r.begin(output);
+    else
+        return output;
+}
+
+/// Result of one lane. R offers
+///   Value                                       accumulator
+///   Value zero() const
+///   Lane begin(output) const                    optional: what all elements of an output share, such as its address
+///   void add(Value&, output, element) const     adds one element; with `begin`, takes a `const Lane&` as output
+///   void join(Value&, const Value&) const       adds the values that are later in order
+///   void finish(output, const Value&) const     stores the result
+/// or, in place of `begin` and `add`,
+///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
+template <class R>
+LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan, std::int64_t job, int lane) {
+    const std::int64_t part = plan.parts == 1 ? 0 : job / plan.outputs;
+    const std::int64_t output = job - part * plan.outputs;
+    const std::int64_t length = plan.parts == 1 ? plan.count : ceil_div(plan.count, plan.parts);
     const std::int64_t end = (part + 1) * length < plan.count ? (part + 1) * length : plan.count;
     typename R::Value value = r.zero();
-    for (std::int64_t k = part * length + lane; k < end; k += plan.lanes) r.add(value, output, k);
+    const std::int64_t first = part * length + lane;
+    if constexpr (requires { r.add_all(value, output, first, end, plan.lanes); }) {
+        r.add_all(value, output, first, end, plan.lanes);
+    } else {
+        const auto shared = begin_lane(r, output);
+        for (std::int64_t k = first; k < end; k += plan.lanes) r.add(value, shared, k);
+    }
     return value;
 }
 
-/// Stores what a job came to: as the result where there is one part.
+/// Stores the result of a job, as the final one if there is only one part.
 template <class R>
-LOCKSTEP_ELEMENT void finish_job(const R& r, const ReducePlan& plan, std::int64_t job, const typename R::Value& value,
-                                 typename R::Value* partial) {
+LOCKSTEP_HD_INLINE void finish_job(const R& r, const ReducePlan& plan, std::int64_t job, const typename R::Value& value,
+                                   typename R::Value* partial) {
     if (plan.parts > 1)
         partial[job] = value;
     else
@@ -74,7 +92,7 @@ struct ReduceAlone {
     R r;
     ReducePlan plan;
     typename R::Value* partial;
-    LOCKSTEP_ELEMENT void operator()(std::int64_t job) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t job) const {
         finish_job(r, plan, job, add_lane(r, plan, job, 0), partial);
     }
 };
@@ -100,14 +118,14 @@ __global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan pla
     for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * jobs_per_block; first < jobs; first += step) {
         const std::int64_t job = first + slot;
         const Value own = job < jobs ? add_lane(r, plan, job, lane) : r.zero();
-        const Value all = Joined(memory[slot]).Reduce(own, join);  // of lane 0
+        const Value all = Joined(memory[slot]).Reduce(own, join);  // valid in lane 0
         if (lane == 0 && job < jobs) finish_job(r, plan, job, all, partial);
-        __syncthreads();  // the memory is used again
+        __syncthreads();  // the memory is reused
     }
 }
 #endif
 
-/// Enqueues the jobs of a plan that has so many lanes.
+/// Enqueues the jobs of a plan with this number of lanes.
 template <int lanes, class R>
 void reduce_together(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
                      typename R::Value* partial) {
@@ -122,23 +140,23 @@ void reduce_together(const Queue& queue, const char* name, const ReducePlan& pla
             finish_job(r, plan, job, value, partial);
         }
     };
-    check(enqueue_host_twin(queue.stream, name, loop, queue.touched), name);
+    check(enqueue_host_twin(queue, name, loop), name);
 #endif
 }
 
-/// The same reduction over what the parts of another one came to.
+/// The same reduction over the partial results of another one.
 template <class R>
 struct JoinParts {
     using Value = typename R::Value;
     R r;
     std::int64_t outputs;
     const Value* partial;
-    LOCKSTEP_ELEMENT Value zero() const { return r.zero(); }
-    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t output, std::int64_t part) const {
+    LOCKSTEP_HD_INLINE Value zero() const { return r.zero(); }
+    LOCKSTEP_HD_INLINE void add(Value& value, std::int64_t output, std::int64_t part) const {
         r.join(value, partial[part * outputs + output]);
     }
-    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const { r.join(value, other); }
-    LOCKSTEP_ELEMENT void finish(std::int64_t output, const Value& value) const { r.finish(output, value); }
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { r.join(value, other); }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const { r.finish(output, value); }
 };
 
 /// Enqueues the reduction. `scratch`: plan.scratch_bytes<R>() bytes.

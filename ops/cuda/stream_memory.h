@@ -1,4 +1,4 @@
-// Memory in the order of a stream, for what is needed so rarely that no scratch is kept for it.
+// Memory allocated in stream order, for rare needs that do not justify permanent scratch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace lockstep::cuda {
 
-/// Freed after what the stream was given until then. The stream's device is current.
+/// Freed after the work enqueued on the stream so far. The stream's device must be current.
 class StreamMemory {
 public:
     StreamMemory(cudaStream_t stream, std::size_t bytes) : stream_(stream) {

@@ -1,46 +1,106 @@
-// What happens to a single element: the arithmetic that CPU loops and CUDA kernels share.
+// Operations on a single element: the arithmetic that CPU loops and CUDA kernels share.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
 
-#include "lockstep/ops/internal/binary_functions.h"
-#include "lockstep/runtime/element.h"
+#include "lockstep/runtime/host_device.h"
+#include "lockstep/runtime/operation.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+// Functions of two numbers: operations on the elements of two tensors, of which every backend makes kernels. To add
+// one: a struct and its name in the list, its function in functional.h with its gradient in elementwise.cpp, and a line
+// in tests/ops/op_table_elementwise.cpp.
+
+/// Type in which numbers of type T are added and multiplied: integers wrap around, which is undefined for signed types.
+template <class T>
+using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+
+namespace functor {
+
+struct Add {
+    static constexpr const char* name = "add";
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T a, T b) const {
+        return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+    }
+};
+
+struct Sub {
+    static constexpr const char* name = "sub";
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T a, T b) const {
+        return static_cast<T>(static_cast<Wrapping<T>>(a) - static_cast<Wrapping<T>>(b));
+    }
+};
+
+struct Mul {
+    static constexpr const char* name = "mul";
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T a, T b) const {
+        return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+    }
+};
+
+/// Not for integers: functions convert them to floats first.
+struct Div {
+    static constexpr const char* name = "div";
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T a, T b) const {
+        return static_cast<T>(a / b);
+    }
+};
+
+}  // namespace functor
+
+using BinaryFunctions = std::tuple<functor::Add, functor::Sub, functor::Mul, functor::Div>;
+
+/// in: a, b (broadcast together, any strides; all dtypes but bool); out: y. A product of an opaque 4-D `a` and a `b` of
+/// shape (N, C, 1, 1) keeps the layout of `a`; equal opaque layouts are kept as well.
+template <class F>
+struct Binary {
+    static constexpr const char* name = F::name;
+    static constexpr bool is_elementwise = true;
+};
+
+}  // namespace lockstep
 
 namespace lockstep::element {
 
 template <class T>
-LOCKSTEP_ELEMENT T affine(T x, T scale, T shift) {
+LOCKSTEP_HD_INLINE T affine(T x, T scale, T shift) {
     using W = Wrapping<T>;
     return static_cast<T>(static_cast<W>(scale) * static_cast<W>(x) + static_cast<W>(shift));
 }
 
-/// Element i of an operand, or `otherwise` where it is missing (null).
+/// Element i of an operand, or `otherwise` if it is missing (null).
 template <class T>
-LOCKSTEP_ELEMENT T or_else(const T* operand, std::int64_t i, T otherwise) {
+LOCKSTEP_HD_INLINE T or_else(const T* operand, std::int64_t i, T otherwise) {
     return operand != nullptr ? operand[i] : otherwise;
 }
 
-/// Whether max pooling moves on from `best` to `x`; NaN wins, as in PyTorch.
+/// Whether max pooling replaces `best` by `x`; NaN wins, as in PyTorch.
 template <class T>
-LOCKSTEP_ELEMENT bool pool_takes(T x, T best) {
+LOCKSTEP_HD_INLINE bool pool_takes(T x, T best) {
     return x > best || x != x;
 }
 
 /// Counter of element 0 of a shard's mask. row_size: elements of one row.
-LOCKSTEP_ELEMENT std::uint64_t mask_counter(bool batch, std::int64_t first_row, std::int64_t row_size, int shard) {
+LOCKSTEP_HD_INLINE std::uint64_t mask_counter(bool batch, std::int64_t first_row, std::int64_t row_size, int shard) {
     return batch ? static_cast<std::uint64_t>(first_row * row_size) : static_cast<std::uint64_t>(shard) << 40;
 }
-/// One element of a dropout mask from its random bits; `keep` is 1 / (1 - p), or 0 when p is 1.
+/// One element of a dropout mask from its random bits; `keep` is 1 / (1 - p), or 0 if p is 1.
 template <class T>
-LOCKSTEP_ELEMENT T mask_value(std::uint32_t bits, float p, T keep) {
+LOCKSTEP_HD_INLINE T mask_value(std::uint32_t bits, float p, T keep) {
     return to_uniform(bits) < p ? T(0) : keep;
 }
 template <class T>
-LOCKSTEP_ELEMENT T mask_keep(double p) {
+LOCKSTEP_HD_INLINE T mask_keep(double p) {
     return p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
 }
 
@@ -49,9 +109,9 @@ template <class T>
 struct Moments {
     T count = 0, mean = 0, m2 = 0;
 };
-/// Of both groups of values together (Chan, Golub, LeVeque 1979).
+/// Moments of both groups of values together (Chan, Golub, LeVeque 1979).
 template <class T>
-LOCKSTEP_ELEMENT Moments<T> pool(const Moments<T>& a, const Moments<T>& b) {
+LOCKSTEP_HD_INLINE Moments<T> pool(const Moments<T>& a, const Moments<T>& b) {
     const T count = a.count + b.count;
     if (count == T(0)) return {};
     const T delta = b.mean - a.mean;
@@ -61,25 +121,25 @@ LOCKSTEP_ELEMENT Moments<T> pool(const Moments<T>& a, const Moments<T>& b) {
 
 /// 1 / sqrt(variance + eps) of a channel; biased variance.
 template <class T>
-LOCKSTEP_ELEMENT T inverse_deviation(T m2, T count, double eps) {
+LOCKSTEP_HD_INLINE T inverse_deviation(T m2, T count, double eps) {
     return T(1) / std::sqrt(m2 / count + static_cast<T>(eps));
 }
 
 /// batch_norm_normalize; scale = weight * inverse_deviation.
 template <class T>
-LOCKSTEP_ELEMENT T normalize(T x, T mean, T scale, T bias) {
+LOCKSTEP_HD_INLINE T normalize(T x, T mean, T scale, T bias) {
     return (x - mean) * scale + bias;
 }
 /// batch_norm_backward_data: scale as above, mean_dy = sum(dy) / count,
 /// slope = inverse_deviation * sum(dy * xhat) / count.
 template <class T>
-LOCKSTEP_ELEMENT T normalize_backward(T x, T dy, T mean, T scale, T mean_dy, T slope) {
+LOCKSTEP_HD_INLINE T normalize_backward(T x, T dy, T mean, T scale, T mean_dy, T slope) {
     return scale * (dy - mean_dy - (x - mean) * slope);
 }
 
 /// One step of the running mean or variance.
 template <class T>
-LOCKSTEP_ELEMENT T update_running(T running, T value, double momentum) {
+LOCKSTEP_HD_INLINE T update_running(T running, T value, double momentum) {
     return static_cast<T>((1 - momentum) * static_cast<double>(running) + momentum * static_cast<double>(value));
 }
 

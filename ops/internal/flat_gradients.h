@@ -1,9 +1,9 @@
-// Gradients of parameters as flat tensors, for what goes over all of them outside of a step.
+// Gradients of parameters as flat tensors, for functions that process all of them outside of a step.
 #pragma once
 
 #include <vector>
 
-#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
@@ -14,14 +14,14 @@ struct FlatGradient {
     GradientRange range;
 };
 
-/// Of those parameters that have one; a gradient that is not contiguous is replaced by one that is.
+/// The gradients of the parameters that have one; a gradient that is not contiguous is replaced by one that is.
 std::vector<FlatGradient> flat_gradients(const std::vector<Tensor>& parameters);
 
-/// The norm of all elements together, a scalar of f64 on the device of the first; 0 on the host where there
-/// are none.
+/// The norm of all elements together, a scalar of f64 on the device of the first gradient; 0 on the host if there are
+/// no gradients.
 Tensor norm_of_gradients(const std::vector<FlatGradient>& gradients, double order);
 
-/// Multiplies all elements by `factor`, a scalar of f64, which goes to the devices where it is not.
+/// Multiplies all elements by `factor`, a scalar of f64, which is copied to other devices if necessary.
 void scale_gradients(const std::vector<FlatGradient>& gradients, const Tensor& factor);
 
 }  // namespace lockstep

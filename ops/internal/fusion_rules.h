@@ -1,5 +1,5 @@
-// Which operations can be done along with the one before them. Whoever holds a program (parallel/program/fusion.h)
-// says which records are neighbours; only the rules here know what they do.
+// Rules for fusing an operation with the one before it. The caller (parallel/program/fusion.h) finds neighbouring
+// records; only the rules here depend on their operations.
 #pragma once
 
 #include <functional>
@@ -15,21 +15,22 @@ namespace lockstep {
 struct Neighbours {
     const Record& earlier;
     const Record& later;
-    /// The one record of the program that writes what an operand holds, as a whole; null where there is none.
+    /// The only record of the program that writes an operand, and writes it as a whole; null if there is no such
+    /// record.
     std::function<const Record*(const Operand&)> maker;
 };
 
-/// One operation that does the work of two records: `in` goes in, and what the later one made comes out.
+/// One operation that replaces two records: its inputs are `in`, its outputs those of the later record.
 struct Fused {
     std::shared_ptr<const Operation> operation;
     std::vector<Operand> in;
 };
 
-/// Whether both operands are the same elements, in the same arrangement.
+/// Whether both operands are the same elements in the same arrangement.
 bool same_memory(const Operand& a, const Operand& b);
 
-/// What two neighbours are together, with the bits that they give one after the other; nothing where no rule joins
-/// them. Whether a backend has a kernel for it is left to the caller.
+/// The operation that replaces two neighbours, with the same bits; nullopt if no rule applies. The caller checks
+/// whether a backend has a kernel for it.
 std::optional<Fused> fuse(const Neighbours& neighbours);
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// The index of `T` among the elements of a tuple, where it must be.
+/// The index of `T` among the elements of a tuple, which must contain it.
 template <class T, class List, std::size_t i = 0>
 constexpr std::size_t index_in() {
     static_assert(i < std::tuple_size_v<List>, "this type is not in the list");

@@ -1,44 +1,44 @@
-// Functions of one number with their derivatives: operations on every element of a tensor, of which every backend makes
-// kernels. To add one: a struct and its name in the list, its function in functional.h and elementwise.cpp, and a line
-// in tests/ops/op_table_elementwise.cpp.
+// Functions of one number with their derivatives: elementwise operations, of which every backend makes kernels. To add
+// one: a struct and its name in the list, its function in functional.h and elementwise.cpp, and a line in
+// tests/ops/op_table_elementwise.cpp.
 //
 //     struct Square {
 //         static constexpr const char* name = "square";
 //         static constexpr const char* backward_name = "square_backward";
 //         static constexpr Saves saves = Saves::input;
-//         template <class T> LOCKSTEP_ELEMENT T value(T x) const { return x * x; }
-//         /// Of the loss, from `dy` and what is saved.
-//         template <class T> LOCKSTEP_ELEMENT T gradient(T dy, T x) const { return dy * (x * 2); }
+//         template <class T> LOCKSTEP_HD_INLINE T value(T x) const { return x * x; }
+//         /// Gradient of the loss, from `dy` and the saved values.
+//         template <class T> LOCKSTEP_HD_INLINE T gradient(T dy, T x) const { return dy * (x * 2); }
 //     };
 //
-// Where a function has attributes, they are its members (double).
+// If a function has attributes, they are its members (double).
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <tuple>
 
-#include "lockstep/runtime/element.h"
+#include "lockstep/runtime/host_device.h"
 #include "lockstep/runtime/operation.h"
 
 namespace lockstep {
 
-/// What backward needs besides the gradient.
+/// Value that backward needs in addition to the gradient.
 enum class Saves : std::uint8_t { nothing, input, output };
 
 namespace functor {
 
-/// NaN stays NaN and hands its gradient on, as in PyTorch.
+/// NaN is preserved and passes its gradient on, as in PyTorch.
 struct Relu {
     static constexpr const char* name = "relu";
     static constexpr const char* backward_name = "relu_backward";
     static constexpr Saves saves = Saves::output;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return x < T(0) ? T(0) : x;
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
         return y <= T(0) ? T(0) : dy;
     }
 };
@@ -48,11 +48,11 @@ struct Neg {
     static constexpr const char* backward_name = "neg_backward";
     static constexpr Saves saves = Saves::nothing;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return -x;
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T) const {
         return -dy;
     }
 };
@@ -62,11 +62,11 @@ struct Exp {
     static constexpr const char* backward_name = "exp_backward";
     static constexpr Saves saves = Saves::output;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return std::exp(x);
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
         return dy * y;
     }
 };
@@ -76,11 +76,11 @@ struct Log {
     static constexpr const char* backward_name = "log_backward";
     static constexpr Saves saves = Saves::input;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return std::log(x);
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
         return dy / x;
     }
 };
@@ -90,11 +90,11 @@ struct Sqrt {
     static constexpr const char* backward_name = "sqrt_backward";
     static constexpr Saves saves = Saves::output;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return std::sqrt(x);
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
         return dy / (y * T(2));
     }
 };
@@ -104,26 +104,26 @@ struct Square {
     static constexpr const char* backward_name = "square_backward";
     static constexpr Saves saves = Saves::input;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return x * x;
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
         return dy * (x * T(2));
     }
 };
 
-/// -1, 0 or 1; of NaN 0, as in PyTorch.
+/// -1, 0 or 1; 0 for NaN, as in PyTorch.
 struct Sign {
     static constexpr const char* name = "sign";
     static constexpr const char* backward_name = "sign_backward";
     static constexpr Saves saves = Saves::nothing;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return static_cast<T>((x > T(0) ? 1 : 0) - (x < T(0) ? 1 : 0));
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T, T) const {
+    LOCKSTEP_HD_INLINE T gradient(T, T) const {
         return T(0);
     }
 };
@@ -133,11 +133,11 @@ struct Sigmoid {
     static constexpr const char* backward_name = "sigmoid_backward";
     static constexpr Saves saves = Saves::output;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return T(1) / (T(1) + std::exp(-x));
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
         return dy * (T(1) - y) * y;
     }
 };
@@ -147,11 +147,11 @@ struct Tanh {
     static constexpr const char* backward_name = "tanh_backward";
     static constexpr Saves saves = Saves::output;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return std::tanh(x);
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
         return dy * (T(1) - y * y);
     }
 };
@@ -162,11 +162,11 @@ struct Gelu {
     static constexpr const char* backward_name = "gelu_backward";
     static constexpr Saves saves = Saves::input;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return x * T(0.5) * (T(1) + std::erf(x * T(M_SQRT1_2)));
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
         const T below = T(0.5) * (T(1) + std::erf(x * T(M_SQRT1_2)));
         const T density = std::exp(x * x * T(-0.5)) * T(0.5 * M_2_SQRTPI * M_SQRT1_2);
         return dy * (below + x * density);
@@ -179,15 +179,15 @@ struct GeluTanh {
     static constexpr const char* backward_name = "gelu_tanh_backward";
     static constexpr Saves saves = Saves::input;
     template <class T>
-    LOCKSTEP_ELEMENT static T inner(T x) {
+    LOCKSTEP_HD_INLINE static T inner(T x) {
         return T(M_SQRT2 * M_2_SQRTPI * 0.5) * (x + T(0.044715) * x * x * x);
     }
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return T(0.5) * x * (T(1) + std::tanh(inner(x)));
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
         const T tanh_inner = std::tanh(inner(x));
         const T slope = T(M_SQRT2 * M_2_SQRTPI * 0.5) * (T(1) + T(3 * 0.044715) * x * x);
         return dy * (T(0.5) * (T(1) + tanh_inner) + T(0.5) * x * (T(1) - tanh_inner * tanh_inner) * slope);
@@ -200,11 +200,11 @@ struct Silu {
     static constexpr const char* backward_name = "silu_backward";
     static constexpr Saves saves = Saves::input;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return x / (T(1) + std::exp(-x));
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
         const T sigmoid = T(1) / (T(1) + std::exp(-x));
         return dy * sigmoid * (T(1) + x * (T(1) - sigmoid));
     }
@@ -216,11 +216,11 @@ struct LogSigmoid {
     static constexpr const char* backward_name = "logsigmoid_backward";
     static constexpr Saves saves = Saves::input;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return (x > T(0) ? T(0) : x) - std::log1p(std::exp(x < T(0) ? x : -x));
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
         const T power = std::exp(x < T(0) ? x : -x);
         const T share = power / (T(1) + power);  // the smaller one of sigmoid(x) and sigmoid(-x)
         return dy * (x < T(0) ? T(1) - share : share);
@@ -233,11 +233,11 @@ struct LeakyRelu {
     static constexpr Saves saves = Saves::input;
     double negative_slope = 0.01;
     template <class T>
-    LOCKSTEP_ELEMENT T value(T x) const {
+    LOCKSTEP_HD_INLINE T value(T x) const {
         return x > T(0) ? x : x * static_cast<T>(negative_slope);
     }
     template <class T>
-    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
         return x > T(0) ? dy : dy * static_cast<T>(negative_slope);
     }
 };
@@ -255,7 +255,7 @@ struct Unary {
     static constexpr bool is_elementwise = true;
     F function;
 };
-/// in: dy, and x or y as the function saves it (any layout, to which dy is brought); out: dx
+/// in: dy, and x or y as the function saves it (any layout, to which dy is converted); out: dx
 template <class F>
 struct UnaryBackward {
     static constexpr const char* name = F::backward_name;

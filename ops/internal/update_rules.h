@@ -13,7 +13,7 @@ namespace lockstep {
 
 using UpdateRules = std::tuple<SgdRule, AdamRule, AdamWRule, RmspropRule, AdagradRule>;
 
-/// The most states that a rule may have.
-constexpr std::size_t most_states = 3;
+/// Maximum number of states of a rule.
+constexpr std::size_t max_states = 3;
 
 }  // namespace lockstep

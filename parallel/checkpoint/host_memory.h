@@ -1,4 +1,4 @@
-// Memory on the host that copies of a model and its optimizer go to.
+// Host memory for copies of a model and its optimizer.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace lockstep::internal {
 
-/// Kept from one save to the next: pinned memory is dear to make.
+/// Reused by later saves, because pinned memory is expensive to allocate.
 class HostMemory {
 public:
-    /// All of it is free again.
+    /// Makes all of it free again.
     void rewind() { next_ = 0; }
     std::byte* take(std::size_t bytes) {
         if (next_ == pieces_.size()) pieces_.emplace_back();

@@ -7,29 +7,29 @@
 #include <cstring>
 #include <span>
 
-#include "lockstep/parallel/reduce/arena_cut.h"
+#include "lockstep/parallel/reduce/arena_partition.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
 namespace {
 
-/// Copies after everything that updates on `device`; waits for the copy.
+/// Copies after all updates on `device`; waits for the copy.
 void copy_now(Device device, void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
     Stream& stream = Stream::of(device, StreamRole::commit);
-    Stream& eager = Stream::of(device);  // state is zeroed there
+    Stream& eager = Stream::of(device);  // state is zeroed on this stream
     stream.wait(eager);
     stream.copy(to, to_device, from, from_device, bytes);
     eager.wait(stream);
     stream.synchronize();
 }
 
-/// Where one state of an arena comes together, whole, from the devices that keep its parts.
+/// Gathers one whole optimizer state of an arena from the devices that hold its parts.
 std::byte* gathered(const Engine& engine, Optimizer& optimizer, const std::string& name, std::size_t arena,
                     HostMemory& memory, std::vector<StateCopy>& copies) {
     const ArenaLayout& layout = engine.store()->parameters()[arena];
     std::byte* const whole = memory.take(layout.bytes());
     const std::size_t size = size_of(layout.dtype);
-    const ArenaCut& cut = engine.cut();
+    const ArenaPartition& cut = engine.cut();
     for (const OwnedSlice& slice : cut.slices(static_cast<int>(arena))) {
         const Device from = engine.devices()[slice.device];
         const OptimizerState& state = optimizer.state_on(from, cut.state_elements(slice.device));
@@ -47,7 +47,7 @@ std::int64_t updates_in(const std::byte* rows, std::size_t row_bytes, std::size_
     return row.updates;
 }
 
-/// The rows of an arena, whose options are left out.
+/// The rows of an arena, without its options.
 class HostRows {
 public:
     HostRows(const Optimizer& optimizer, const OptimizerState& state, Device device, std::size_t arena)
@@ -181,7 +181,7 @@ StagedOptimizerState::StagedOptimizerState(const ResumeFile& file, const Paramet
 }
 
 void StagedOptimizerState::store(const Engine& engine, Optimizer& optimizer) const {
-    const ArenaCut& cut = engine.cut();
+    const ArenaPartition& cut = engine.cut();
     for (const DeviceIndex d : cut.updating_devices()) {
         const Device device = engine.devices()[d];
         OptimizerState& state = optimizer.state_on(device, cut.state_elements(d));

@@ -1,4 +1,4 @@
-// The per-element state of an optimizer, on whatever devices it is, as host tensors and back.
+// The per-element state of an optimizer as host tensors, whatever devices it is on.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,23 @@
 
 namespace lockstep::internal {
 
-/// Settings, and copies of the state of all parameters that have been updated, under the names that a resume file has
-/// for them. Does not depend on devices or reduction.
+/// Settings, and copies of the state of all updated parameters, under their names in a resume file. Does not depend on
+/// devices or reduction.
 class HostOptimizerState {
 public:
     HostOptimizerState() = default;
-    /// Names the copies to be made into `memory`, which must outlive this.
+    /// Lists the copies to be made into `memory`, which must outlive this.
     HostOptimizerState(const Engine& engine, Optimizer& optimizer, HostMemory& memory, std::vector<StateCopy>& copies);
-    /// They have been made.
+    /// To be called when the copies are complete.
     void arrived();
 
-    // After that:
+    // Valid after arrived().
 
     const SavedOptimizer& saved() const { return saved_; }
     const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 
 private:
-    /// One arena of parameters. Its names and shapes are kept, whatever becomes of the model.
+    /// One arena of parameters. Its names and shapes are stored here, so they do not depend on the model's lifetime.
     struct Arena {
         DType dtype = DType::f32;
         std::vector<ArenaSegment> segments;
@@ -45,17 +45,17 @@ private:
     std::vector<SafetensorsTensor> tensors_;
 };
 
-/// The states that `optimizer` has with the settings of `file`. Throws InvalidArgument where the file is another
-/// optimizer's or has other groups, DataError where the optimizer does not allow its settings.
+/// The states of `optimizer` with the settings of `file`. Throws InvalidArgument if the file is of another optimizer or
+/// has other groups, DataError if the optimizer rejects its settings.
 std::vector<std::string> states_with(Optimizer& optimizer, const ResumeFile& file);
 
 /// State from a file, read and checked before the optimizer changes.
 class StagedOptimizerState {
 public:
-    /// Throws DataError where the tensors of `file` are not `states` of this model's parameters.
+    /// Throws DataError if the tensors of `file` are not `states` of this model's parameters.
     StagedOptimizerState(const ResumeFile& file, const ParameterStore& store, const std::vector<std::string>& states);
     const std::vector<std::map<std::string, double>>& settings() const { return settings_; }
-    /// Into the optimizer, which has its settings already.
+    /// Copies the state into the optimizer, which already has its settings.
     void store(const Engine& engine, Optimizer& optimizer) const;
 
 private:

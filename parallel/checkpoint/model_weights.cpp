@@ -1,27 +1,134 @@
 #include "lockstep/parallel/checkpoint/model_weights.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
-#include "lockstep/parallel/checkpoint/sharded_weights.h"
-#include "lockstep/parallel/data/files/digest.h"
 #include "lockstep/parallel/data/files/file.h"
-#include "lockstep/parallel/data/files/in_quotes.h"
-#include "lockstep/parallel/data/files/torch_file.h"
+#include "lockstep/parallel/data/files/other_kind.h"
 #include "lockstep/parallel/data/pth.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/digest.h"
+#include "lockstep/runtime/internal/operands.h"
 
 namespace lockstep::internal {
+
+// Weights in several safetensors files, as Hugging Face's libraries write large models.
+
+/// The files that "model.safetensors.index.json" names, as one file.
+class ShardedWeights {
+public:
+    /// Detected by its name and first byte.
+    static bool is_index(const InputFile& file);
+    /// Throws DataError if the index is not {"weight_map": {tensor: file}}, if a file name contains a path, or if a
+    /// file is missing, damaged or has other tensors than the index lists.
+    explicit ShardedWeights(const InputFile& index);
+
+    const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+    const std::map<std::string, std::string>& unsupported() const { return unsupported_; }
+    const SafetensorsEntry* find(std::string_view name) const;
+    void read(std::string_view name, std::span<std::byte> to) const;
+
+private:
+    std::map<std::string, SafetensorsFile> shards_;  ///< by the name of the file
+    std::map<std::string, const SafetensorsFile*, std::less<>> shard_of_;
+    std::vector<SafetensorsEntry> entries_;
+    std::map<std::string, std::string> unsupported_;
+};
+
+namespace {
+
+constexpr std::uint64_t longest_index = 100'000'000;
+
+/// Files by tensor.
+std::map<std::string, std::string> weight_map(const InputFile& index) {
+    const auto refuse = [&](const std::string& what) {
+        throw DataError(
+            fmt::format("{}: offset 0: {}; expected {{\"weight_map\": {{tensor: file}}}}", index.name(), what));
+    };
+    if (index.size() > longest_index) refuse(fmt::format("the index has {} bytes", index.size()));
+    std::string text(static_cast<std::size_t>(index.size()), '\0');
+    index.read_at(0, std::as_writable_bytes(std::span(text)));
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_object()) refuse("the index is not a JSON object");
+    const auto map = json.find("weight_map");
+    if (map == json.end() || !map->is_object()) refuse("the index has no weight_map");
+    std::map<std::string, std::string> files;
+    for (const auto& [tensor, file] : map->items()) {
+        if (!file.is_string()) refuse("the file of tensor " + quote(tensor) + " is not a string");
+        const auto& name = file.get_ref<const std::string&>();
+        if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+            name.find('\0') != std::string::npos)
+            refuse("the file " + quote(name) + " of tensor " + quote(tensor) +
+                   " is not a name in the directory of the index");
+        files.emplace(tensor, name);
+    }
+    return files;
+}
+
+}  // namespace
+
+bool ShardedWeights::is_index(const InputFile& file) {
+    if (!file.name().ends_with(".json") || file.size() == 0) return false;
+    std::byte first{};
+    file.read_at(0, std::span(&first, 1));
+    return first == std::byte{'{'};
+}
+
+ShardedWeights::ShardedWeights(const InputFile& index) {
+    const std::map<std::string, std::string> files = weight_map(index);
+    const std::filesystem::path directory = std::filesystem::path(index.name()).parent_path();
+    for (const auto& [tensor, name] : files) {
+        const auto [shard, fresh] = shards_.try_emplace(name, directory / name);
+        if (!shard->second.find(tensor) && !shard->second.unsupported().contains(tensor))
+            throw DataError(
+                fmt::format("{}: tensor {} should be in {}, which does not have it; download the files again",
+                            index.name(), quote(tensor), quote(name)));
+        shard_of_.emplace(tensor, &shard->second);
+    }
+    for (const auto& [file, shard] : shards_) {
+        const auto require_listed = [&, &name = file](const std::string& tensor) {
+            const auto found = files.find(tensor);
+            if (found == files.end() || found->second != name)
+                throw DataError(
+                    fmt::format("{}: {} has tensor {}, which the index does not list; download the files again",
+                                index.name(), quote(name), quote(tensor)));
+        };
+        for (const SafetensorsEntry& entry : shard.entries()) {
+            require_listed(entry.name);
+            entries_.push_back(entry);
+        }
+        for (const auto& [tensor, type] : shard.unsupported()) {
+            require_listed(tensor);
+            unsupported_.emplace(tensor, type);
+        }
+    }
+}
+
+const SafetensorsEntry* ShardedWeights::find(std::string_view name) const {
+    const auto shard = shard_of_.find(name);
+    return shard == shard_of_.end() ? nullptr : shard->second->find(name);
+}
+
+void ShardedWeights::read(std::string_view name, std::span<std::byte> to) const {
+    shard_of_.at(std::string(name))->read(name, to);
+}
+
 namespace {
 
 /// The elements of `tensor`, row-major, on the host.
@@ -38,7 +145,7 @@ std::size_t size_in_bytes(const Tensor& tensor) {
     return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype());
 }
 
-/// Whether it is a member as the store has put it into its arenas.
+/// Whether `tensor` is a member in the arena where the store has put it.
 bool lies_in(const ParameterStore& store, const Tensor& tensor) {
     if (!tensor.is_contiguous() || tensor.device() != store.home()) return false;
     const auto holds = [first = static_cast<const std::byte*>(first_element(tensor))](const auto& arenas) {
@@ -60,13 +167,14 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
         .str();
 }
 
-/// Whether PyTorch loads a tensor of this shape into `present`: files of PyTorch 0.3 have one element for a scalar.
+/// Whether PyTorch loads a tensor of this shape into `present`: files of PyTorch 0.3 store a scalar as one element.
 bool fits(const std::vector<std::int64_t>& shape, const Shape& present) {
     if (present.empty() && shape.size() == 1 && shape[0] == 1) return true;
     return std::equal(shape.begin(), shape.end(), present.begin(), present.end());
 }
 
-/// Whether values of the file's dtype become those of the model. Weights of integers are somebody's codes for numbers.
+/// Whether values of the file's dtype can be converted to the model's. Integer parameters may be codes of a custom
+/// format.
 bool convertible(const NamedTensor& named, DType from) {
     const DType to = named.member->tensor().dtype();
     return from == to || (is_floating(from) && is_floating(to)) || !named.is_parameter;
@@ -77,7 +185,7 @@ bool is_optional(const NamedTensor& named) {
     return !named.is_parameter && (named.name == "num_batches_tracked" || named.name.ends_with(".num_batches_tracked"));
 }
 
-/// Names for a message: the first ones, and how many there are.
+/// Appends names to a message: the first ones, and their number.
 void append(std::string& text, const char* what, const std::vector<std::string>& names) {
     if (names.empty()) return;
     constexpr std::size_t most = 8;
@@ -86,7 +194,7 @@ void append(std::string& text, const char* what, const std::vector<std::string>&
     if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
 }
 
-/// Without what wrappers of PyTorch put before a name, as far as it takes to find a name that is known.
+/// The name without the prefixes of PyTorch's wrappers, as far as needed to find a known name.
 std::string unwrapped(const std::string& name, const std::set<std::string>& known) {
     constexpr std::array<std::string_view, 2> prefixes{"module.", "_orig_mod."};
     std::string_view rest = name;
@@ -121,28 +229,28 @@ Tensor tensor_of(const File& file, const std::filesystem::path& path, const std:
     if (!entry) {
         const auto other = file.unsupported().find(name);
         if (other != file.unsupported().end())
-            throw DataError(fmt::format("{}: tensor {} has the unsupported dtype {}", path.string(), in_quotes(name),
-                                        in_quotes(other->second)));
-        throw InvalidArgument(fmt::format("load_tensor: {} has no tensor {} among its {}", path.string(),
-                                          in_quotes(name), file.entries().size()));
+            throw DataError(fmt::format("{}: tensor {} has the unsupported dtype {}", path.string(), quote(name),
+                                        quote(other->second)));
+        throw InvalidArgument(fmt::format("load_tensor: {} has no tensor {} among its {}", path.string(), quote(name),
+                                          file.entries().size()));
     }
     if (entry->shape.size() > Shape::max_dims)
         throw DataError(fmt::format("{}: tensor {} has {} dimensions; at most {} are supported", path.string(),
-                                    in_quotes(name), entry->shape.size(), Shape::max_dims));
+                                    quote(name), entry->shape.size(), Shape::max_dims));
     const Tensor value = Tensor::empty(Shape(std::span<const std::int64_t>(entry->shape)), entry->dtype);
     file.read(name, {bytes_of(value), static_cast<std::size_t>(entry->bytes)});
     return value;
 }
 
-/// The names of a file by those of a model.
+/// Maps the names of a file to those of a model.
 class NameMap {
 public:
     NameMap(std::set<std::string> known, const LoadOptions& options) : known_(std::move(known)), options_(options) {}
 
     bool wants(const std::string& name) const { return !options_.filter || options_.filter(name); }
 
-    /// Whose tensor the one called `name` in the file is; nothing where it takes no part, or belongs to none and then
-    /// is told in `unexpected`.
+    /// The model's name for the tensor `name` of the file. Returns nullopt if the options exclude it, or if the model
+    /// has no such tensor; the latter is added to `unexpected`.
     std::optional<std::string> model_name(const std::string& name, std::vector<std::string>& unexpected) {
         const std::string renamed = options_.rename ? options_.rename(name) : name;
         std::string found = unwrapped(renamed, known_);
@@ -246,7 +354,7 @@ void StagedWeights::stage(const File& file, const std::filesystem::path& path, c
     NameMap names(std::move(known), options);
     std::map<std::string, const Entry*> found;
     std::map<std::string, std::string> of_unknown_type;
-    std::vector<std::string> extra;  // of types that Lockstep has not: they can be nobody's
+    std::vector<std::string> extra;  // tensors of unsupported dtypes that the model does not have
     for (const Entry& entry : file.entries())
         if (const auto name = names.model_name(entry.name, result_.unexpected)) found.emplace(*name, &entry);
     for (const auto& [name, type] : file.unsupported())

@@ -1,4 +1,4 @@
-// The tensors of a model on their way to a file and back.
+// The tensors of a model on their way to and from a file.
 #pragma once
 
 #include <filesystem>
@@ -15,45 +15,46 @@
 
 namespace lockstep::internal {
 
-/// Tells weights apart: of names, dtypes, shapes and bytes, in whatever order they come.
+/// Identifies weights by names, dtypes, shapes and bytes, in any order.
 std::string digest_of(const std::vector<SafetensorsTensor>& tensors);
-/// The same of what a file holds.
+/// The same for the content of a file.
 std::string digest_of(const SafetensorsFile& file);
 
-/// Copies of them on the host, tied ones under each of their names.
+/// Host copies of a model's tensors, tied ones under each of their names.
 class HostWeights {
 public:
     HostWeights() = default;
     explicit HostWeights(const std::vector<NamedTensor>& tensors);
-    /// Names the copies to be made of what `store` has, into `memory`, which must outlive this; copies the rest.
+    /// Lists the copies to be made of the tensors in `store`, into `memory`, which must outlive this; copies the others
+    /// now.
     HostWeights(const std::vector<NamedTensor>& tensors, const ParameterStore& store, HostMemory& memory,
                 std::vector<StateCopy>& copies);
     const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 
 private:
-    std::vector<Tensor> values_;  // keeps the memory
+    std::vector<Tensor> values_;  // owns the memory
     std::vector<SafetensorsTensor> tensors_;
 };
 
-/// load_tensor
+/// Implements load_tensor.
 Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry);
 
 /// Weights from a file, read and checked before the model changes.
 class StagedWeights {
 public:
-    /// Reads a safetensors file, an index of several, or a file of torch.save. Throws as `load` says.
+    /// Reads a safetensors file, an index of several, or a file of torch.save. Throws as `load`.
     StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
                   const LoadOptions& options);
     const LoadResult& result() const { return result_; }
-    /// `digest_of` the model's tensors as they are in the file; of what the file lacks nothing is known.
+    /// `digest_of` the model's tensors as they are in the file, without those that the file lacks.
     std::string digest() const;
-    /// Into the model.
+    /// Copies the weights into the model.
     void store() const;
 
 private:
     struct Value {
         const NamedTensor* target;
-        Tensor tensor;  ///< undefined where the file has another shape
+        Tensor tensor;  ///< undefined if the file has another shape
     };
     /// `File` is SafetensorsFile, ShardedWeights or PthFile.
     template <class File>

@@ -22,10 +22,10 @@ using nlohmann::json;
 constexpr const char* key = "lockstep";
 constexpr int current_version = 3, version_of_sgd_alone = 2, version_without_seal = 1;
 
-/// No run gets there; damage does.
+/// A larger count is damage: no run reaches it.
 constexpr std::uint64_t largest_count = std::uint64_t{1} << 62;
 
-/// Of the checkpoint's bytes, as version 1 has it.
+/// Checksum of the checkpoint's bytes, for version 1.
 std::uint32_t checksum(const std::filesystem::path& path) {
     const InputFile file(path);
     std::vector<std::byte> piece(std::size_t{1} << 20);
@@ -46,7 +46,7 @@ std::map<std::string, double> group_from(const json& text) {
     return group;
 }
 
-/// What is wrong with it; empty: nothing.
+/// The error in `run`; empty: none.
 std::string complaint_about(const RunState& run) {
     const auto count = [](const char* name, std::uint64_t value) {
         return value <= largest_count ? std::string() : fmt::format("{} is out of range ({})", name, value);
@@ -63,7 +63,7 @@ std::string complaint_about(const RunState& run) {
     return {};
 }
 
-/// A whole number from 0 up: nlohmann would make another one of -1 or of 1.5.
+/// A whole number, 0 or greater: nlohmann would convert -1 or 1.5 to another one.
 template <class T>
 T number_from(const json& state, const char* name, const std::filesystem::path& path) {
     const json& value = state.at(name);

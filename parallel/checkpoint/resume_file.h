@@ -13,17 +13,17 @@
 
 namespace lockstep::internal {
 
-/// Throws DataError: the state of a run cannot be used, and how to do without.
+/// Throws DataError: the state of a run cannot be used, and how to load without it.
 [[noreturn]] void refuse_resume(const std::filesystem::path& path, const std::string& why);
 
-/// Throws InvalidArgument for a state that could not be loaded again.
+/// Throws InvalidArgument for a state that could not be loaded.
 void require_sensible(const RunState& run);
 
-/// An optimizer's data in such a file, except its tensors.
+/// An optimizer's data in a resume file, except its tensors.
 struct SavedOptimizer {
     std::string name;                                   ///< Optimizer::name
     std::vector<std::map<std::string, double>> groups;  ///< settings by name; flags are 0 and 1
-    std::map<std::string, std::int64_t> updates;        ///< by parameter, if there were any
+    std::map<std::string, std::int64_t> updates;        ///< by parameter, if there were updates
 };
 
 /// Engine::algorithms.
@@ -35,25 +35,25 @@ void write_resume(AtomicFile& file, const std::filesystem::path& path, const std
                   const SavedOptimizer& optimizer, const SavedAlgorithms& algorithms,
                   const std::vector<SafetensorsTensor>& tensors);
 
-/// The tensor that holds a state of a parameter.
+/// Name of the tensor that holds a state of a parameter.
 inline std::string resume_tensor_name(const std::string& state, const std::string& parameter) {
     return state + '.' + parameter;
 }
 
-/// One that was read and checked, whole.
+/// A resume file, completely read and checked.
 class ResumeFile {
 public:
     /// Throws DataError if it is missing, damaged or has invalid values.
     explicit ResumeFile(const std::filesystem::path& path);
 
-    /// Whether it was written for weights with this digest, which `checkpoint` holds. (Files of version 1 know the
+    /// Whether it was written for weights with this digest, which `checkpoint` holds. (Files of version 1 store the
     /// checksum of that file instead.)
     bool belongs_to(const std::string& weights, const std::filesystem::path& checkpoint) const;
     const std::filesystem::path& path() const { return path_; }
     const RunState& run() const { return run_; }
     const SavedOptimizer& optimizer() const { return optimizer_; }
     const SavedAlgorithms& algorithms() const { return algorithms_; }
-    /// resume_tensor_name; files of version 1 and 2 have SGD's momentum under the parameter's own name.
+    /// As resume_tensor_name; files of versions 1 and 2 have SGD's momentum under the parameter's own name.
     std::string tensor_name(const std::string& state, const std::string& parameter) const;
     const SafetensorsFile& tensors() const { return file_; }
 

@@ -1,4 +1,4 @@
-// Content of a checkpoint, as it was between two steps.
+// Content of a checkpoint, as of the point between two steps.
 #pragma once
 
 #include <filesystem>
@@ -15,17 +15,17 @@ namespace lockstep::internal {
 /// Throws InvalidArgument, in the name of `function`, for an optimizer of another model.
 void require_own(const Engine& engine, const Optimizer& optimizer, const char* function);
 
-/// Weights, optimizer and run. Takes memory from `memory`, which must outlive it.
+/// Weights, optimizer and run. Uses memory of `memory`, which must outlive it.
 class Snapshot {
 public:
-    /// Enqueues the copies after all steps so far; does not wait. Throws InvalidArgument for an optimizer of another
-    /// model, in the name of `function`, and for a run that cannot be loaded again.
+    /// Enqueues the copies after all previous steps; does not wait. Throws InvalidArgument, in the name of `function`,
+    /// for an optimizer of another model and for a run that could not be loaded.
     Snapshot(const char* function, Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
              const RunState& run, HostMemory& memory);
     /// Waits for the copies; from any thread. Returns false if an earlier step was refused, so that they are invalid.
     bool wait();
 
-    // After that:
+    // Valid after wait().
 
     const std::vector<SafetensorsTensor>& weights() const { return weights_.tensors(); }
     const HostOptimizerState& optimizer() const { return optimizer_; }
@@ -40,7 +40,7 @@ private:
     HostOptimizerState optimizer_;
 };
 
-/// Writes both files of a checkpoint, as save_checkpoint says.
+/// Writes both files of a checkpoint, as save_checkpoint documents.
 void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& checkpoint);
 
 }  // namespace lockstep::internal

@@ -52,4 +52,10 @@ struct ReductionHook {
     std::function<void(const std::string& reason)> abort;  ///< ends the operations that `sum` waits for, on all ranks
 };
 
+inline std::vector<Tensor> GradientBucket::gradients() const {
+    std::vector<Tensor> views;
+    for (const Part& part : parts_) views.push_back(buffer_.slice(0, part.begin, part.end).reshape(part.shape));
+    return views;
+}
+
 }  // namespace lockstep

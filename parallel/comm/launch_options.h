@@ -66,12 +66,12 @@ struct LaunchOptions {
     std::vector<Streams> redirects = {}, tee = {};
     /// Signals that are forwarded to all ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT also end the run. SIGUSR1, SIGUSR2
     /// and SIGXCPU end it if a rank ends by one of them, or with the status 128 + signal.
-    std::vector<int> passed_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU};
+    std::vector<int> forwarded_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU};
     /// Time that the other ranks have to report errors after a rank has failed; also the time between SIGTERM and
     /// SIGKILL.
     std::chrono::milliseconds grace{5000};
     /// Time that ranks have to save and exit after a signal that ends the run; then SIGKILL. A second such signal, at
-    /// least StopSignals::one_wish later, sends SIGKILL at once.
+    /// least StopSignals::coalesce_window later, sends SIGKILL at once.
     std::chrono::milliseconds stop_grace{30000};
     /// Called after every failure that is followed by a restart, before the restart.
     std::function<void(const RankFailure&)> on_restart = {};

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/launch_options.h"
-#include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/report_failure.h"
 
 namespace lockstep {
 
@@ -26,7 +26,7 @@ namespace lockstep {
 /// listening, until the attempt has ended, so that the system assigns it to no other process. Rank 0 listens on it with
 /// SO_REUSEADDR, as the stores of Lockstep and PyTorch do.
 ///
-/// During the call this process's handlers of SIGCHLD and of `options.passed_signals` are replaced; ignored signals
+/// During the call this process's handlers of SIGCHLD and of `options.forwarded_signals` are replaced; ignored signals
 /// remain ignored. Only one launch may run at a time. The ranks die with the calling thread, however it ends. Processes
 /// that they have started die with this process, even if it is killed by SIGKILL: a watcher process, a child of this
 /// one, ensures that. Two kinds of processes survive: those that have left the process group of their rank (setsid, job

@@ -8,10 +8,10 @@
 
 #include "lockstep/parallel/comm/group/host_identity.h"
 #include "lockstep/parallel/comm/group/tensor_calls.h"
-#include "lockstep/parallel/comm/note_failure.h"
+#include "lockstep/parallel/comm/report_failure.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/forked.h"
-#include "lockstep/runtime/internal/unwinding_notice.h"
+#include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/internal/threads.h"
 
 namespace lockstep {
 
@@ -38,7 +38,7 @@ calls::Caller caller(const Communicator& group) { return {group.rank(), group.si
 std::vector<ProcessGroupBackend> process_group_backends() {
     std::vector<ProcessGroupBackend> all;
     for (const TransportBackend& backend : transport_backends())
-        all.push_back({std::string(backend.name), backend.make != nullptr, std::string(backend.how_to_build)});
+        all.push_back({std::string(backend.name), backend.make != nullptr, std::string(backend.build_hint)});
     return all;
 }
 
@@ -47,17 +47,17 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
       communicator_(world(options, *rendezvous_)),
       queue_(std::make_unique<OperationQueue>(communicator_)),
       notice_(std::make_unique<UnwindingNotice>()),
-      made_in_(forked::generation()) {}
+      fork_generation_(forked::generation()) {}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Communicator> communicator)
     : rendezvous_(std::move(rendezvous)),
       communicator_(std::move(communicator)),
       queue_(std::make_unique<OperationQueue>(communicator_)),
       notice_(std::make_unique<UnwindingNotice>()),
-      made_in_(forked::generation()) {}
+      fork_generation_(forked::generation()) {}
 
 ProcessGroup::~ProcessGroup() {
-    if (made_in_ != forked::generation()) {  // a child's: to say goodbye is its parent's business
+    if (fork_generation_ != forked::generation()) {  // in a forked child: leaving the group is its parent's task
         forked::keep(std::move(queue_));
         forked::keep(std::move(communicator_));
         forked::keep(std::move(rendezvous_));
@@ -89,7 +89,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ran
         if (rank == this->rank()) info.rank = static_cast<int>(i);
         info.global_ranks.push_back(communicator_->info().global_ranks[static_cast<std::size_t>(rank)]);
     }
-    std::vector<std::int32_t> own(count + 1, -1);  // how many, and who
+    std::vector<std::int32_t> own(count + 1, -1);  // number of ranks, then the ranks
     own[0] = info.size;
     std::copy(ranks.begin(), ranks.end(), own.begin() + 1);
     const auto width = static_cast<std::int64_t>(own.size());
@@ -130,7 +130,7 @@ void ProcessGroup::once_per_host(const std::function<void()>& prepare) {
 }
 
 void ProcessGroup::abort(const std::string& reason) noexcept {
-    note_failure();
+    report_failure();
     communicator_->abort(reason);
 }
 

@@ -41,13 +41,13 @@ struct ProcessGroupOptions {
 struct ProcessGroupBackend {
     std::string name;
     bool built_in = false;
-    std::string how_to_build;  ///< hint if it is not built in: "install libgloo-dev and configure again"
+    std::string build_hint;  ///< hint if it is not built in: "install libgloo-dev and configure again"
 };
 std::vector<ProcessGroupBackend> process_group_backends();
 /// Why a backend cannot be used on this machine ("it was not built in; ...", "there is no GPU: no CUDA driver"); empty
 /// if it can be used. Queries the CUDA driver if the backend needs it: do not fork afterwards. Throws InvalidArgument
 /// for an unknown name.
-std::string why_unusable(std::string_view backend);
+std::string unusable_reason(std::string_view backend);
 /// Throws InvalidArgument if the backend cannot be used, as the constructor of a group does.
 void require_usable(std::string_view backend);
 
@@ -191,7 +191,7 @@ private:
     std::unique_ptr<OperationQueue> queue_;  ///< destroyed before the communicator
     int subgroups_ = 0;
     std::unique_ptr<UnwindingNotice> notice_;
-    const int made_in_;  ///< see forked::generation
+    const int fork_generation_;  ///< see forked::generation
 };
 
 }  // namespace lockstep

@@ -12,14 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/comm/group/job_failure.h"
-#include "lockstep/parallel/comm/note_failure.h"
-#include "lockstep/parallel/comm/store/departures.h"
-#include "lockstep/parallel/comm/store/handshake.h"
-#include "lockstep/parallel/comm/store/host_name.h"
+#include "lockstep/parallel/comm/report_failure.h"
+#include "lockstep/parallel/comm/store/rank_exits.h"
 #include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_address.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/environment.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep {
 
@@ -28,23 +27,24 @@ namespace {
 using Milliseconds = Store::Milliseconds;
 
 constexpr Milliseconds time_to_leave(5000);
-/// Why the job has not come together.
+/// Time for the other ranks to read why the rendezvous failed.
 constexpr Milliseconds time_to_hear(300);
-/// The key that all wait for. It says that all have come or, after `given_up`, why the job has failed.
+/// The key that all ranks wait for: `complete` if all have arrived or, after `given_up`, the reason why the rendezvous
+/// failed.
 constexpr std::string_view verdict = "verdict", complete = "complete", given_up = "! ";
-/// How many have come.
+/// Number of ranks that have arrived.
 constexpr std::string_view arrivals = "arrivals";
-/// Where a process that was sent away left why.
+/// Reason why a process was rejected.
 constexpr std::string_view stranger = "stranger";
 
-/// Of the job's keys in a store that may serve others, too.
+/// Prefix of the job's keys in a store that may serve other jobs as well.
 constexpr std::string_view prefix = "lockstep/";
-/// How many of the ranks that have not come are named.
-constexpr std::size_t most_to_name = 16;
-/// Where torchrun's agent holds a port, rank 0 takes one of so many after it.
+/// Maximum number of missing ranks that are named.
+constexpr std::size_t max_to_name = 16;
+/// If torchrun's agent holds a port, rank 0 uses one of this many ports after it.
 constexpr int ports_to_try = 16;
 
-/// "tcp://host:port?rank=0&world_size=2" in parts.
+/// The parts of "tcp://host:port?rank=0&world_size=2".
 struct InitMethod {
     std::string scheme, host, path;
     int port = 0;
@@ -99,7 +99,7 @@ InitMethod parse(const std::string& text) {
     return method;
 }
 
-/// What was said about one of rank and world size must not contradict itself.
+/// Rank or world size from two sources, which must not contradict each other.
 std::optional<int> agreed(const char* what, std::optional<int> a, std::optional<int> b) {
     if (a && b && *a != *b)
         throw InvalidArgument(fmt::format("rendezvous: the {} is both {} and {}; expected one value", what, *a, *b));
@@ -110,7 +110,7 @@ void take_address(RankInfo& info) {
     if (const char* address = std::getenv("MASTER_ADDR"); address && *address)
         info.master_addr = host_of(address, "MASTER_ADDR");
     info.master_port = static_cast<int>(environment::integer("MASTER_PORT", 1, 65535).value_or(0));
-    if (std::getenv("TORCHELASTIC_RUN_ID")) info.launcher = Launcher::torchrun;  // whose agent is there all the same
+    if (std::getenv("TORCHELASTIC_RUN_ID")) info.launcher = Launcher::torchrun;  // its agent exists nevertheless
 }
 
 void info_from(RankInfo& info, const RendezvousOptions& options, const InitMethod& method) {
@@ -131,7 +131,7 @@ void info_from(RankInfo& info, const RendezvousOptions& options, const InitMetho
                                           info.world_size, std::max(info.world_size, 1) - 1));
 }
 
-/// Any of the next ports may be somebody else's.
+/// Another process may hold any of the next ports.
 void go_beside_agent(TcpStoreOptions& there) {
     const auto variable = [](const char* name) { return std::string_view(std::getenv(name) ? std::getenv(name) : ""); };
     there.job =
@@ -144,14 +144,14 @@ std::shared_ptr<TcpStore> connect_to_store(const TcpStoreOptions& there) {
     try {
         return std::make_shared<TcpStore>(there);
     } catch (const CommunicationError&) {
-        note_failure(FailureCause::others);  // rank 0 has not come
+        report_failure(FailureCause::other_rank);  // rank 0 has not arrived
         throw;
     }
 }
 
 std::string key_of(int rank) { return fmt::format("rank/{}", rank); }
 
-/// Tells this process from all others, of earlier runs as well.
+/// Distinguishes this process from all others, including those of earlier runs.
 std::string signature() {
     std::random_device random;
     return fmt::format("{:08x}{:08x} pid {}", random(), random(), getpid());
@@ -219,18 +219,19 @@ void Rendezvous::join(Milliseconds timeout) {
         const std::string reason =
             fmt::format("{}rank {} of {} is used by two processes; expected a unique rank for every process{}",
                         given_up, info_.rank, size, in_use);
-        store_->set(stranger, reason);  // the others can do without
+        store_->set(stranger, reason);  // the other ranks do not need it
         fail(reason);
     }
     if (presence_)
-        presence_->append_on_loss(fmt::format("{}{}", prefix, departures), departure_line(info_.rank, Departure::died));
+        presence_->append_on_loss(fmt::format("{}{}", prefix, rank_exits),
+                                  format_rank_exit(info_.rank, RankExit::died));
     if (store_->add(arrivals, 1) == info_.world_size) store_->compare_set(verdict, "", complete);
     std::string found;
     try {
         const auto left = std::chrono::duration_cast<Milliseconds>(deadline - RunClock::now());
         found = store_->get(verdict, std::max(left, Milliseconds(0)));
     } catch (const CommunicationError&) {
-        give_up(timeout);  // where the store itself has gone, that is what this throws
+        give_up(timeout);  // throws the store's error if the store is unreachable
     }
     if (found.starts_with(given_up)) give_in(found);
 }
@@ -240,26 +241,26 @@ void Rendezvous::give_up(Milliseconds timeout) {
     const std::string reason = fmt::format(
         "{}of {} processes {} in {} ms; {}", given_up, info_.world_size, missing(), timeout.count(),
         other.empty() ? "are all running, and do they use the same address?" : other.substr(given_up.size()));
-    // Who comes yet hears it, too.
+    // Ranks that arrive later read it as well.
     if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) give_in(said);
 }
 
 std::string Rendezvous::missing() const {
-    // Asks for no more ranks than have come or are named: the world size may be a typing error.
+    // Limits the queries to the ranks that have arrived and those that are named: the world size may be a typing error.
     std::vector<int> names;
-    for (int rank = 0; rank < info_.world_size && names.size() < most_to_name; ++rank)
+    for (int rank = 0; rank < info_.world_size && names.size() < max_to_name; ++rank)
         if (!store_->try_get(key_of(rank))) names.push_back(rank);
     const std::int64_t others = info_.world_size - store_->add(arrivals, 0) - std::ssize(names);
     return fmt::format("{} {}{} {} not arrived", names.size() == 1 ? "rank" : "ranks", fmt::join(names, ", "),
-                       names.size() == most_to_name && others > 0 ? fmt::format(" and {} more", others) : "",
+                       names.size() == max_to_name && others > 0 ? fmt::format(" and {} more", others) : "",
                        names.size() == 1 ? "has" : "have");
 }
 
 void Rendezvous::give_in(const std::string& reason) const {
-    note_failure(FailureCause::others);
+    report_failure(FailureCause::other_rank);
     try {
         leave(*store_, store_->add(arrivals, 0), time_to_hear);
-    } catch (const std::exception&) {  // the others have left: the reason is known
+    } catch (const std::exception&) {  // the others have left: the reason is already known
     }
     fail(reason);
 }
@@ -273,21 +274,21 @@ void Rendezvous::leave(Store& store, std::int64_t ranks, Milliseconds patience) 
     const auto deadline = RunClock::now() + patience;
     std::int64_t left = store.add("left", 1);
     if (file_ && left >= ranks) file_->remove_file(patience);
-    const bool others_look = server_ || (file_ && failure_->noted());  // for who is missing
+    const bool others_look = server_ || (file_ && failure_->noted());  // for missing ranks
     for (; others_look && left < ranks && RunClock::now() < deadline; left = store.add("left", 0))
         std::this_thread::sleep_for(Milliseconds(2));
 }
 
 Rendezvous::~Rendezvous() {
-    const bool failed = failure_->noted();  // then some rank, or more, will never take its leave
+    const bool failed = failure_->noted();  // then at least one rank will never leave in good order
     const Milliseconds patience = failed ? time_to_hear : time_to_leave;
     try {
         const std::unique_ptr<Store> store = store_->clone(patience);
-        note_departure(*store, info_.rank, failed ? Departure::failed : Departure::left);
-        if (presence_) presence_->append_on_loss(fmt::format("{}{}", prefix, departures), "");
+        record_rank_exit(*store, info_.rank, failed ? RankExit::failed : RankExit::left);
+        if (presence_) presence_->append_on_loss(fmt::format("{}{}", prefix, rank_exits), "");
         leave(*store, info_.world_size - (failed ? 1 : 0), patience);
         if (failed && file_) file_->remove_file(patience);
-    } catch (const std::exception&) {  // rank 0 has gone, or the file: nobody is left to tell
+    } catch (const std::exception&) {  // rank 0 has ended or the file was removed: no rank is left to notify
     }
 }
 

@@ -20,8 +20,8 @@ namespace lockstep {
 class Store {
 public:
     using Milliseconds = std::chrono::milliseconds;
-    static constexpr std::size_t longest_key = 1024;
-    static constexpr std::size_t longest_value = std::size_t{8} << 20;
+    static constexpr std::size_t max_key_bytes = 1024;
+    static constexpr std::size_t max_value_bytes = std::size_t{8} << 20;
     static constexpr Milliseconds default_timeout{300'000};
 
     Store() = default;
@@ -47,8 +47,8 @@ public:
     /// The same store, for another thread that waits independently, with a separate time_limit.
     std::unique_ptr<Store> clone() { return clone(time_limit()); }
     virtual std::unique_ptr<Store> clone(Milliseconds time_limit) = 0;
-    /// For a `time_limit` that may be too short to connect: retries for `time_to_connect`.
-    std::unique_ptr<Store> clone(Milliseconds time_limit, Milliseconds time_to_connect);
+    /// For a `time_limit` that may be too short to connect: retries for `connect_timeout`.
+    std::unique_ptr<Store> clone(Milliseconds time_limit, Milliseconds connect_timeout);
     /// Default for waiting calls without an explicit time limit.
     virtual Milliseconds time_limit() const = 0;
     /// "store of rank 0 at 127.0.0.1:29500", for messages.

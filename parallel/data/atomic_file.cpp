@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "lockstep/parallel/data/files/file.h"
-#include "lockstep/parallel/data/files/file_name.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -28,11 +27,11 @@ using internal::reason;
 
 namespace {
 
-/// While it lives, writing over the limit of a file's size is an error of this thread's calls and not the end of the
-/// process, unless somebody has made other arrangements for the signal.
+/// While it exists, exceeding the limit of a file's size is an error of this thread's calls and does not end the
+/// process, unless the program handles the signal itself.
 class SizeLimitIsAnError {
 public:
-    /// `size`: how long the file becomes.
+    /// `size`: final size of the file.
     explicit SizeLimitIsAnError(std::uint64_t size) {
         rlimit limit{};
         struct sigaction now {};
@@ -60,7 +59,7 @@ private:
     bool held_ = false;
 };
 
-/// Other writers see by it that the file is being written. Where locks are not to be had everybody takes it for so.
+/// Marks the file as being written for other writers. If the file system has no locks, every file counts as marked.
 bool mark_as_being_written(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
 /// "FILE.123-4.tmp"
@@ -76,7 +75,7 @@ bool is_temporary_name(std::string_view name, std::string_view of_file) {
     return dash != std::string_view::npos && is_number(name.substr(0, dash)) && is_number(name.substr(dash + 1));
 }
 
-/// Unless somebody who lives is writing it.
+/// Removes the file unless a running process is writing it.
 void remove_if_left_behind(const std::filesystem::path& temporary) {
     const int found = ::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (found < 0) return;
@@ -95,21 +94,21 @@ AtomicFile::AtomicFile(const std::filesystem::path& path, const std::filesystem:
     struct stat old {};
     const bool has_model = ::stat(path_.c_str(), &old) == 0 || (!like.empty() && ::stat(like.c_str(), &old) == 0);
     const mode_t at_first = has_model ? 0600 : 0666;
-    if (!try_without_name(at_first)) make_with_name(at_first);
-    if (has_model) take_mode_of(old);
-    remove_leftovers_of(path_);
+    if (!try_unnamed(at_first)) create_named(at_first);
+    if (has_model) copy_mode_of(old);
+    remove_stale_files(path_);
 }
 
-/// A file without a name goes with its process, killed or not. Not every file system can have one.
-bool AtomicFile::try_without_name(mode_t mode) {
-    if (::access("/proc/self/fd", X_OK) != 0) return false;  // there it will be given its name
+/// A file without a name disappears with its process, killed or not. Not every file system supports it.
+bool AtomicFile::try_unnamed(mode_t mode) {
+    if (::access("/proc/self/fd", X_OK) != 0) return false;  // the name is given through this path
     descriptor_ = ::open(directory_of(path_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
     if (descriptor_ < 0) return false;
     mark_as_being_written(descriptor_);
     return true;
 }
 
-void AtomicFile::make_with_name(mode_t mode) {
+void AtomicFile::create_named(mode_t mode) {
     for (;;) {
         temporary_ = next_name();
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
@@ -118,7 +117,7 @@ void AtomicFile::make_with_name(mode_t mode) {
             temporary_.clear();
             throw InvalidArgument("cannot write " + given_ + ": " + reason() + "; expected a writable directory");
         }
-        // Before it was marked, somebody may have taken it for what a dead writer left, and removed it.
+        // Before it was marked, another process may have considered it a dead writer's file and removed it.
         const bool marked = mark_as_being_written(descriptor_) || errno != EWOULDBLOCK;
         struct stat status {};
         if (marked && ::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) return;
@@ -126,14 +125,14 @@ void AtomicFile::make_with_name(mode_t mode) {
     }
 }
 
-/// A group that cannot be kept gets what others get, not what was meant for another group.
-void AtomicFile::take_mode_of(const struct stat& old) const {
+/// If the group cannot be preserved, its permissions become those of others, so that no other group gets them.
+void AtomicFile::copy_mode_of(const struct stat& old) const {
     struct stat own {};
     if (::fstat(descriptor_, &own) != 0) return;
     mode_t mode = old.st_mode & 0777;
     if (own.st_gid != old.st_gid && ::fchown(descriptor_, static_cast<uid_t>(-1), old.st_gid) != 0)
         mode = (mode & ~mode_t{070}) | (mode & 07) << 3;
-    // only root may give files away
+    // only root may change a file's owner
     [[maybe_unused]] const int given =
         own.st_uid != old.st_uid ? ::fchown(descriptor_, old.st_uid, static_cast<gid_t>(-1)) : 0;
     ::fchmod(descriptor_, mode);
@@ -144,8 +143,8 @@ std::string AtomicFile::next_name() const {
     return path_.string() + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
 }
 
-/// Where no file is in the way it is that of the path at once.
-void AtomicFile::give_name() {
+/// If no file exists at the path, the name is the path at once.
+void AtomicFile::link_name() {
     const std::string nameless = "/proc/self/fd/" + std::to_string(descriptor_);
     const auto link_as = [&](const std::string& name) {
         return ::linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
@@ -195,18 +194,18 @@ void AtomicFile::overwrite(std::uint64_t offset, std::span<const std::byte> byte
 
 void AtomicFile::commit() {
     if (::fsync(descriptor_) != 0) fail("syncing");
-    if (temporary_.empty()) give_name();
+    if (temporary_.empty()) link_name();
     if (!temporary_.empty() && ::rename(temporary_.c_str(), path_.c_str()) != 0) fail("renaming");
     temporary_.clear();
     ::close(std::exchange(descriptor_, -1));
-    sync_directory_of(path_);
+    sync_parent_directory(path_);
 }
 
 bool same_file(const std::filesystem::path& one, const std::filesystem::path& other) {
     return internal::identity_of(one) == internal::identity_of(other);
 }
 
-void remove_leftovers_of(const std::filesystem::path& path) {
+void remove_stale_files(const std::filesystem::path& path) {
     std::error_code error;
     const std::string name = path.filename();
     for (std::filesystem::directory_iterator entry(directory_of(path), error), end; !error && entry != end;
@@ -214,7 +213,7 @@ void remove_leftovers_of(const std::filesystem::path& path) {
         if (is_temporary_name(entry->path().filename().native(), name)) remove_if_left_behind(entry->path());
 }
 
-void sync_directory_of(const std::filesystem::path& path) noexcept {
+void sync_parent_directory(const std::filesystem::path& path) noexcept {
     const int directory = ::open(directory_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0) return;
     ::fsync(directory);

@@ -33,12 +33,12 @@ public:
 
 private:
     [[noreturn]] void fail(const char* action) const;
-    bool try_without_name(mode_t mode);
-    void make_with_name(mode_t mode);
-    void take_mode_of(const struct stat& old) const;
+    bool try_unnamed(mode_t mode);
+    void create_named(mode_t mode);
+    void copy_mode_of(const struct stat& old) const;
     /// A name in the directory of the old file, because only a rename within one file system is atomic.
     std::string next_name() const;
-    void give_name();
+    void link_name();
 
     std::string given_;           ///< the name as passed by the caller
     std::filesystem::path path_;  ///< the resolved path
@@ -52,10 +52,10 @@ private:
 bool same_file(const std::filesystem::path& one, const std::filesystem::path& other);
 
 /// Removes the temporary files that killed writers of `path` have left: "PATH.PROCESS-NUMBER.tmp".
-void remove_leftovers_of(const std::filesystem::path& path);
+void remove_stale_files(const std::filesystem::path& path);
 
 /// Makes earlier renames in the directory of `path` persistent across a power failure. Errors are ignored: the files
 /// themselves are complete, and some file systems cannot sync directories.
-void sync_directory_of(const std::filesystem::path& path) noexcept;
+void sync_parent_directory(const std::filesystem::path& path) noexcept;
 
 }  // namespace lockstep

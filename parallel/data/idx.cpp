@@ -12,7 +12,7 @@
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/other_kind.h"
-#include "lockstep/parallel/data/files/shape_bytes.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -27,15 +27,15 @@ constexpr std::size_t chunk_bytes = 1 << 18;
                     "; expected a valid IDX file, plain or gzip");
 }
 
-/// The bytes of an IDX file in their order, decompressed where need be. Offsets are those of the content.
+/// The bytes of an IDX file in order, decompressed if necessary. Offsets are those of the content.
 class Source {
 public:
     virtual ~Source() = default;
-    /// Fills `to`, or throws DataError when the content ends before.
+    /// Fills `to`. Throws DataError if the content ends before.
     virtual void read(std::span<std::byte> to) = 0;
-    /// Throws DataError when content is left.
+    /// Throws DataError if content is left.
     virtual void expect_end() = 0;
-    /// No more content than this can follow.
+    /// Upper limit of the remaining content.
     virtual std::uint64_t largest_content() const = 0;
 };
 
@@ -81,7 +81,7 @@ public:
         std::array<std::byte, 1> extra{};
         if (inflate_some(extra) != 0) refuse(file_.name(), content_, "decompressed bytes follow the last element");
     }
-    // deflate's best: 258 bytes for two bits
+    // Maximum compression of deflate: 258 bytes in two bits.
     std::uint64_t largest_content() const override { return (file_.size() + 1) * 1032; }
 
 private:
@@ -107,7 +107,7 @@ private:
         }
         return done;
     }
-    /// Zeros between and after members are padding, as gzip reads it.
+    /// Skips zeros between and after members, which are padding, as in gzip.
     void pass_zeros() {
         for (;;) {
             if (stream_.avail_in == 0) {
@@ -138,8 +138,8 @@ private:
     const InputFile& file_;
     std::vector<std::byte> input_;
     z_stream stream_{};
-    std::uint64_t position_ = 0;  // of the file, read so far
-    std::uint64_t content_ = 0;   // decompressed so far
+    std::uint64_t position_ = 0;  // bytes of the file read so far
+    std::uint64_t content_ = 0;   // bytes decompressed so far
     bool ended_ = false;
 };
 
@@ -156,7 +156,7 @@ std::string written_out(std::span<const std::int64_t> shape) {
     return text + ")";
 }
 
-/// Between the file's order, big-endian, and the machine's.
+/// Converts between the file's order, big-endian, and the machine's.
 void change_order(std::span<std::byte> data, std::size_t element) {
     if constexpr (std::endian::native == std::endian::little) {
         if (element == 1) return;
@@ -167,7 +167,7 @@ void change_order(std::span<std::byte> data, std::size_t element) {
     }
 }
 
-/// Throws DataError also where the content cannot be as long as that.
+/// Throws DataError also if the content cannot be that long.
 IdxHeader parse_header(const std::string& name, Source& source) {
     std::array<std::byte, 4> magic{};
     source.read(magic);
@@ -196,7 +196,7 @@ IdxHeader parse_header(const std::string& name, Source& source) {
     }
     const std::uint64_t before = magic.size() + sizes.size();
     const std::optional<std::uint64_t> bytes = internal::shape_bytes(header.shape, size_of(header.dtype));
-    // checked before memory is taken: a header of a few bytes must not ask for terabytes
+    // checked before allocation: a header of a few bytes must not request terabytes
     if (!bytes || *bytes > source.largest_content() || before + *bytes > source.largest_content()) {
         refuse(name, 4,
                "the shape " + written_out(header.shape) + " of " + std::string(name_of(header.dtype)) +
@@ -209,7 +209,7 @@ IdxArray parse_array(const std::string& name, Source& source) {
     IdxHeader header = parse_header(name, source);
     IdxArray array{header.dtype, std::move(header.shape), {}};
     const auto bytes = static_cast<std::size_t>(*internal::shape_bytes(array.shape, size_of(array.dtype)));
-    // Memory is asked for once, and used as the content comes: a header may have promised more.
+    // Memory is reserved once, and used as the content arrives, because the header may promise more than follows.
     array.data.reserve(bytes);
     constexpr std::size_t piece = std::size_t{16} << 20;
     for (std::size_t done = 0; done < bytes; done = array.data.size()) {
@@ -223,7 +223,7 @@ IdxArray parse_array(const std::string& name, Source& source) {
 
 constexpr std::string_view expected = "IDX, plain or gzip";
 
-/// What `parse` makes of the content, packed or not.
+/// The result of `parse` for the content, compressed or not.
 template <class Parse>
 auto read_content(const std::filesystem::path& path, Parse&& parse) {
     const InputFile file(path);
@@ -231,7 +231,7 @@ auto read_content(const std::filesystem::path& path, Parse&& parse) {
     if (file.size() == 0) internal::refuse_other_kind(file, expected);
     if (file.size() < start.size()) refuse(file.name(), file.size(), "the file ends before its header does");
     file.read_at(0, start);
-    // by content: downloaded files lose or keep their .gz as the browser likes
+    // detected by content, because browsers may add or remove .gz
     if (start[0] == std::byte{0x1f} && start[1] == std::byte{0x8b}) {
         GzipSource source(file);
         return parse(file.name(), source);
@@ -241,7 +241,7 @@ auto read_content(const std::filesystem::path& path, Parse&& parse) {
     return parse(file.name(), source);
 }
 
-/// Compresses to `file` with no name and no time in the header, so that equal content gives equal files.
+/// Compresses to `file` without name and time in the header, so that equal content gives equal files.
 void write_gzip(AtomicFile& file, std::span<const std::span<const std::byte>> parts, const std::string& name) {
     z_stream stream{};
     constexpr int gzip_window = 15 + 16;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/data/files/shape_bytes.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/parallel/data/images/resampling.h"
 #include "lockstep/runtime/error.h"
 

@@ -34,7 +34,7 @@ void require_pixels(std::string_view call, const HostImage& image);
 }  // namespace detail
 
 /// Maximum number of pixels; larger files are an error (Pillow's limit against decompression bombs).
-inline constexpr std::int64_t largest_image_pixels = 178'956'970;
+inline constexpr std::int64_t max_image_pixels = 178'956'970;
 
 /// Properties of the image in a file, which are read without decoding it.
 struct ImageHeader {

@@ -15,26 +15,21 @@
 
 namespace lockstep {
 
-using internal::ImageBytes;
 using internal::InputFile;
 
 namespace {
 
-struct ImageFormat {
-    std::string_view signature;  ///< first bytes of such files
-    ImageHeader (*read_header)(const ImageBytes&);
-    HostImage (*read)(const ImageBytes&);
+/// First bytes of an image format.
+struct Signature {
+    std::string_view bytes, format;
 };
 
-constexpr std::array<ImageFormat, 4> image_formats = {
-    {{"\xff\xd8\xff", internal::read_jpeg_header, internal::read_jpeg},
-     {"\x89PNG\r\n\x1a\n", internal::read_png_header, internal::read_png},
-     {"GIF87a", internal::read_gif_header, internal::read_gif},
-     {"GIF89a", internal::read_gif_header, internal::read_gif}}};
+constexpr std::array<Signature, 4> signatures = {
+    {{"\xff\xd8\xff", "JPEG"}, {"\x89PNG\r\n\x1a\n", "PNG"}, {"GIF87a", "GIF"}, {"GIF89a", "GIF"}}};
 
-/// No image that is read takes more, whatever follows it.
+/// No valid image needs more, whatever follows it.
 constexpr std::uint64_t largest_file = std::uint64_t{1} << 31;
-/// Headers end before, but for large colour profiles and thumbnails.
+/// Headers end before this offset, except with large colour profiles and thumbnails.
 constexpr std::uint64_t usual_header = 1 << 16;
 
 std::vector<std::byte> first_bytes(const InputFile& file, std::uint64_t count) {
@@ -43,11 +38,12 @@ std::vector<std::byte> first_bytes(const InputFile& file, std::uint64_t count) {
     return bytes;
 }
 
-const ImageFormat& format_of(const InputFile& file) {
+internal::ImageCodec codec_of(const char* call, const InputFile& file) {
     const std::vector<std::byte> begin = first_bytes(file, 16);
     const std::string_view text(reinterpret_cast<const char*>(begin.data()), begin.size());
-    for (const ImageFormat& format : image_formats)
-        if (text.starts_with(format.signature)) return format;
+    for (const Signature& signature : signatures)
+        if (text.starts_with(signature.bytes))
+            return internal::require_codec(fmt::format("{}: {}", call, file.name()), signature.format);
     internal::refuse_other_kind(file, "a JPEG, PNG or GIF image");
     throw DataError(
         fmt::format("{}: offset 0: this is not a JPEG, PNG or GIF file; expected one of these", file.name()));
@@ -72,7 +68,7 @@ void require_side(const char* call, const HostImage& image, std::int64_t most) {
                                           image.width, image.height, most));
 }
 
-/// Every index has a colour.
+/// Throws unless every index has a colour.
 void require_colours(const char* call, const HostImage& image) {
     if (image.mode != ImageMode::palette) return;
     const unsigned largest = *std::max_element(image.pixels.begin(), image.pixels.end());
@@ -90,47 +86,56 @@ void write_image(const std::filesystem::path& path, std::span<const std::byte> b
 
 }  // namespace
 
+std::vector<ImageFormat> image_formats() {
+    std::vector<ImageFormat> all;
+    for (const internal::ImageLibrary& one : internal::image_libraries())
+        all.push_back({std::string(one.format), one.codec().read != nullptr, one.build_hint()});
+    return all;
+}
+
 ImageHeader read_image_header(const std::filesystem::path& path) {
     const InputFile file(path);
-    const ImageFormat& format = format_of(file);
+    const internal::ImageCodec codec = codec_of("read_image_header", file);
     if (file.size() > usual_header) {
         try {
-            return format.read_header({file.name(), file.size(), first_bytes(file, usual_header)});
-        } catch (const DataError&) {  // perhaps the header is longer
+            return codec.read_header({file.name(), file.size(), first_bytes(file, usual_header)});
+        } catch (const DataError&) {  // the header may be longer
         }
     }
-    return format.read_header({file.name(), file.size(), all_bytes(file)});
+    return codec.read_header({file.name(), file.size(), all_bytes(file)});
 }
 
 HostImage read_image(const std::filesystem::path& path) {
     const InputFile file(path);
-    const ImageFormat& format = format_of(file);
-    return format.read({file.name(), file.size(), all_bytes(file)});
+    return codec_of("read_image", file).read({file.name(), file.size(), all_bytes(file)});
 }
 
 void write_png(const std::filesystem::path& path, const HostImage& image) {
+    const internal::ImageCodec codec = internal::require_codec("write_png", "PNG");
     detail::require_pixels("write_png", image);
     require_side("write_png", image, 1'000'000);
     require_colours("write_png", image);
-    write_image(path, internal::png_bytes(path.string(), image));
+    write_image(path, codec.write(path.string(), image, 0));
 }
 
 void write_jpeg(const std::filesystem::path& path, const HostImage& image, int quality) {
+    const internal::ImageCodec codec = internal::require_codec("write_jpeg", "JPEG");
     detail::require_pixels("write_jpeg", image);
     require_side("write_jpeg", image, 65'500);
     require_mode("write_jpeg", image, image.mode == ImageMode::grey || image.mode == ImageMode::rgb, "grey or RGB");
     if (quality < 1 || quality > 100)
         throw InvalidArgument(fmt::format("write_jpeg: quality {}; expected 1 to 100", quality));
-    write_image(path, internal::jpeg_bytes(path.string(), image, quality));
+    write_image(path, codec.write(path.string(), image, quality));
 }
 
 void write_gif(const std::filesystem::path& path, const HostImage& image) {
+    const internal::ImageCodec codec = internal::require_codec("write_gif", "GIF");
     detail::require_pixels("write_gif", image);
     require_side("write_gif", image, 65'535);
     require_mode("write_gif", image, image.mode == ImageMode::grey || image.mode == ImageMode::palette,
                  "grey or has a palette");
     require_colours("write_gif", image);
-    write_image(path, internal::gif_bytes(path.string(), image));
+    write_image(path, codec.write(path.string(), image, 0));
 }
 
 }  // namespace lockstep

@@ -2,15 +2,25 @@
 // malicious files cost no more memory than a valid file of the same length.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "lockstep/parallel/data/image.h"
 
 namespace lockstep {
 
+/// A format that this version supports if its library was there when Lockstep was built. Calls for a format that was
+/// not built in throw InvalidArgument, which names the library.
+struct ImageFormat {
+    std::string name;  ///< "JPEG"
+    bool built_in = false;
+    std::string build_hint;  ///< hint if it is not built in: "install libjpeg-dev and configure again"
+};
+std::vector<ImageFormat> image_formats();
+
 /// Throws DataError, naming file and offset, if the file is missing, not an image, damaged before its first pixel, or
-/// of an unsupported kind, or if it declares more pixels than largest_image_pixels or than a file of its length can
+/// of an unsupported kind, or if it declares more pixels than max_image_pixels or than a file of its length can
 /// hold. Unsupported JPEG files: colour spaces other than grey and colour (CMYK); files whose number of scans times
 /// pixels, or whose pixels beyond 67 million, are out of proportion to the file's length.
 ImageHeader read_image_header(const std::filesystem::path& path);
@@ -23,7 +33,8 @@ HostImage read_image(const std::filesystem::path& path);
 
 /// The following functions write files atomically. They throw InvalidArgument for images that are empty, inconsistent
 /// or too large for the format, for modes that the format lacks, and if the directory is not writable; DataError if
-/// writing fails.\nAll modes.
+/// writing fails.
+/// All modes.
 void write_png(const std::filesystem::path& path, const HostImage& image);
 /// Grey and RGB; quality is 1 to 100.
 void write_jpeg(const std::filesystem::path& path, const HostImage& image, int quality = 90);

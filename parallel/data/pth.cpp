@@ -3,35 +3,104 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstring>
+#include <span>
+#include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
 
 #include "lockstep/parallel/data/files/file.h"
-#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/files/other_kind.h"
-#include "lockstep/parallel/data/files/stored_bools.h"
-#include "lockstep/parallel/data/files/torch_file.h"
-#include "lockstep/parallel/data/pth/plain_value.h"
-#include "lockstep/parallel/data/pth/refuse.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
+#include "lockstep/parallel/data/pth/pickle_values.h"
 #include "lockstep/parallel/data/pth/state_dict.h"
+#include "lockstep/parallel/data/pth/torch_types.h"
 #include "lockstep/parallel/data/pth/unpickle.h"
 #include "lockstep/parallel/data/pth/zip_archive.h"
+#include "lockstep/parallel/data/pth_types.h"
 #include "lockstep/runtime/error.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+class PlainValueMaker {
+public:
+    PlainValueMaker(const PickleValues& values, const std::string& file) : values_(values), file_(file) {}
+
+    PthValue make(PickleIndex index, int depth) {
+        constexpr int deepest = 100;
+        constexpr std::size_t most = 1'000'000;
+        if (depth > deepest || ++made_ > most)
+            throw DataError(file_ + ": a value has more than a million parts or 100 levels; expected a smaller one");
+        const PickleValue& value = values_[index];
+        switch (value.kind) {
+            case PickleKind::none: return {PthValue::Absent{}};
+            case PickleKind::boolean: return {value.value != 0};
+            case PickleKind::integer: return {value.value};
+            case PickleKind::number: return {std::bit_cast<double>(value.value)};
+            case PickleKind::text: return {std::string(values_.text(value))};
+            case PickleKind::tuple:
+            case PickleKind::list: return {list_of(value, depth)};
+            case PickleKind::dictionary: return {dictionary_of(value, depth)};
+            case PickleKind::large_integer: return unread("int of more than 64 bits");
+            case PickleKind::bytes: return unread("bytes");
+            case PickleKind::global: return unread(values_.full_name(index));
+            case PickleKind::object: return unread(values_.full_name(values_.object(value).made_by));
+            case PickleKind::storage: return unread("storage");
+            case PickleKind::tensor: break;
+        }
+        return unread("torch.Tensor");
+    }
+
+private:
+    static PthValue unread(std::string type) { return {PthValue::Unread{std::move(type)}}; }
+
+    PthValue::List list_of(const PickleValue& value, int depth) {
+        PthValue::List list;
+        for (const PickleIndex item : values_.items(value)) list.push_back(make(item, depth + 1));
+        return list;
+    }
+    PthValue::Dictionary dictionary_of(const PickleValue& value, int depth) {
+        PthValue::Dictionary dictionary;
+        const std::span<const PickleIndex> items = values_.items(value);
+        for (std::size_t i = 0; i < items.size(); i += 2) {
+            PthValue key = make(items[i], depth + 1);
+            dictionary.push_back({std::move(key), make(items[i + 1], depth + 1)});
+        }
+        return dictionary;
+    }
+
+    const PickleValues& values_;
+    const std::string& file_;
+    std::size_t made_ = 0;
+};
+
+/// The value in the form that readers of a file see. Throws DataError, naming `file`, if it has more than a million
+/// parts or 100 levels: a small pickle can describe an endless value.
+PthValue plain_value(const PickleValues& values, PickleIndex index, const std::string& file) {
+    return PlainValueMaker(values, file).make(index, 0);
+}
+
+}  // namespace
+
+}  // namespace lockstep::internal
 
 namespace lockstep {
 
-using internal::in_quotes;
 using internal::InputFile;
 using internal::PthLayout;
+using internal::quote;
 using internal::StateDict;
 using internal::ZipArchive;
 using internal::ZipRecord;
 
 namespace {
 
-/// What the archive's records have before their names: "net/".
+/// Prefix of the names of the archive's records: "net/".
 std::string directory_of_records(const ZipArchive& zip) {
     constexpr std::string_view pickle = "data.pkl";
     for (const ZipRecord& record : zip.records())
@@ -57,7 +126,7 @@ internal::Unpickled read_pickle(const InputFile& file, const ZipArchive& zip) {
                         "torch.save; convert it in Python",
                         file.name()));
     if (!pickle)
-        internal::refuse_pth(file.name(), 0, fmt::format("the archive has no record {}data.pkl", in_quotes(directory)));
+        internal::refuse_pth(file.name(), 0, fmt::format("the archive has no record {}data.pkl", quote(directory)));
     return internal::unpickle(internal::read_record(file, *pickle), file.name(), pickle->offset);
 }
 
@@ -70,7 +139,7 @@ const InputFile& require_archive(const InputFile& file) {
     return file;
 }
 
-/// Copies what lies `strides` elements apart, from the outermost dimension on.
+/// Copies elements that are `strides` apart, from the outermost dimension on.
 void copy_strided(const std::byte* from, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides,
                   std::size_t element, std::byte*& to) {
     if (shape.empty()) {
@@ -83,7 +152,7 @@ void copy_strided(const std::byte* from, std::span<const std::int64_t> shape, st
                      strides.subspan(1), element, to);
 }
 
-/// Two's complement for integers, the sign for floating numbers.
+/// Two's complement for integers, the sign bit for floating-point numbers.
 void negate(DType dtype, std::span<std::byte> elements) {
     visit_dtype(dtype, [&](auto element) {
         using T = decltype(element);
@@ -100,7 +169,7 @@ void negate(DType dtype, std::span<std::byte> elements) {
     });
 }
 
-/// How many elements lie between a tensor's first and last one, these included; there are some.
+/// Number of elements from a tensor's first one to its last one, inclusive; the tensor is not empty.
 std::uint64_t reach(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides) {
     std::uint64_t last = 0;
     for (std::size_t d = 0; d < shape.size(); ++d) last += static_cast<std::uint64_t>((shape[d] - 1) * strides[d]);
@@ -124,7 +193,7 @@ struct PthFile::Content {
     internal::Unpickled pickle;
     StateDict state;
     std::unordered_map<std::string_view, std::size_t> by_name;
-    std::unordered_map<const ZipRecord*, std::atomic<bool>> intact;  ///< records whose checksum was found right
+    std::unordered_map<const ZipRecord*, std::atomic<bool>> intact;  ///< records whose checksum has been verified
 
     Content(InputFile opened, const std::string& entry)
         : file(std::move(opened)),
@@ -137,7 +206,7 @@ struct PthFile::Content {
         }
     }
 
-    /// Fills `to` from byte `begin` of a record on, which is read whole for its checksum once.
+    /// Fills `to` from byte `begin` of a record on. The whole record is read once to verify its checksum.
     void read_checked(const ZipRecord& record, std::uint64_t begin, std::span<std::byte> to) {
         std::atomic<bool>& known = intact.at(&record);
         if (begin == 0 && to.size() == record.bytes) {
@@ -182,10 +251,10 @@ void PthFile::read(std::string_view name, std::span<std::byte> to) const {
     const PthEntry* const entry = find(name);
     if (entry == nullptr)
         throw InvalidArgument(fmt::format("{}: no tensor {} among the {} of this file; see entries()", file,
-                                          in_quotes(name), entries().size()));
+                                          quote(name), entries().size()));
     if (to.size() != entry->bytes)
         throw InvalidArgument(fmt::format("{}: tensor {} has {} bytes, but {} were passed; expected the same size",
-                                          file, in_quotes(name), entry->bytes, to.size()));
+                                          file, quote(name), entry->bytes, to.size()));
     if (to.empty()) return;
     const PthLayout& layout = content_->state.layouts[content_->by_name.at(name)];
     const std::size_t element = size_of(entry->dtype);

@@ -4,15 +4,14 @@
 
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
-#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
-#include "lockstep/parallel/data/files/stored_bools.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
-using internal::in_quotes;
 using internal::InputFile;
+using internal::quote;
 using internal::SafetensorsHeader;
 
 struct SafetensorsFile::Content {
@@ -41,15 +40,15 @@ void SafetensorsFile::read(std::string_view name, std::span<std::byte> to) const
     const std::string& file = content_->file.name();
     const SafetensorsEntry* entry = find(name);
     if (const auto other = unsupported().find(std::string(name)); other != unsupported().end()) {
-        throw DataError(file + ": offset 8: tensor " + in_quotes(name) + ": dtype " + in_quotes(other->second) +
+        throw DataError(file + ": offset 8: tensor " + quote(name) + ": dtype " + quote(other->second) +
                         " is not supported; expected one of F32, F64, F16, BF16, I32, I64, U8, BOOL");
     }
     if (entry == nullptr) {
-        throw InvalidArgument(file + ": no tensor " + in_quotes(name) + " among the " +
-                              std::to_string(entries().size()) + " of this file; see entries()");
+        throw InvalidArgument(file + ": no tensor " + quote(name) + " among the " + std::to_string(entries().size()) +
+                              " of this file; see entries()");
     }
     if (to.size() != entry->bytes) {
-        throw InvalidArgument(file + ": tensor " + in_quotes(name) + " takes " + std::to_string(entry->bytes) +
+        throw InvalidArgument(file + ": tensor " + quote(name) + " takes " + std::to_string(entry->bytes) +
                               " bytes, but " + std::to_string(to.size()) + " were passed; expected the same size");
     }
     content_->file.read_at(entry->offset, to);
@@ -60,7 +59,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Safe
                        const SafetensorsMetadata& metadata) {
     const internal::SafetensorsLayout layout = internal::lay_out_safetensors(path, tensors, metadata);
     AtomicFile file(path);
-    internal::put_out(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    internal::write_tensors(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
     file.commit();
 }
 

@@ -10,9 +10,7 @@
 
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/image_tensor.h"
-#include "lockstep/parallel/data/internal/for_each_row.h"
 #include "lockstep/parallel/data/internal/image_pairs.h"
-#include "lockstep/parallel/data/internal/mask_classes.h"
 #include "lockstep/parallel/data/internal/mask_kinds.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
@@ -27,18 +25,18 @@ using internal::PaletteReading;
 
 namespace {
 
-/// A class for every value: more than that is a picture, or a mask that was smoothed.
-constexpr std::size_t most_values = 256;
+/// One class per value: a file with more is a picture, or a smoothed mask.
+constexpr std::size_t max_values = 256;
 
 std::string size_text(const auto& image) { return fmt::format("{} x {}", image.width, image.height); }
 
 /// "1 channel", "3 channels"
 std::string counted(int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
 
-/// Of an image as the network gets it.
+/// Number of channels of an image as input of the network.
 int channels_for_network(ImageMode mode) { return channels_of(mode == ImageMode::palette ? ImageMode::rgb : mode); }
 
-/// Throws DataError unless it is like the first image of the set.
+/// Throws DataError unless it matches the first image of the set.
 void require_alike(const std::string& name, const ImageHeader& image, const std::string& first_name,
                    const ImageHeader& first) {
     if (image.height != first.height || image.width != first.width)
@@ -63,15 +61,15 @@ HostImage read_mask(const std::filesystem::path& path, const std::filesystem::pa
     return mask;
 }
 
-/// What reading all files shows.
+/// Result of reading all files.
 struct FolderScan {
-    ImageHeader image;  ///< of all images
+    ImageHeader image;  ///< common to all images
     std::vector<MaskFile> masks;
     PaletteReading reading = PaletteReading::index;
-    int mask_channels = 0;  ///< of all masks, read that way
+    int mask_channels = 0;  ///< common to all masks, read that way
 };
 
-/// For a mask with other values than there may be; `known` are those.
+/// Reports a mask with unexpected values; `known` are the expected ones.
 [[noreturn]] void refuse_value(const std::filesystem::path& path, PackedValue value, const MaskClasses& known) {
     std::string list;
     for (const PackedValue v : known.values())
@@ -87,7 +85,7 @@ void require_mask_channels(const std::filesystem::path& path, ImageMode mode, in
                                     name_of(mode), counted(found, "number"), those_of, channels));
 }
 
-/// What a network learns from 16 bits that use a tenth of their range: few levels.
+/// Warns of images with 16 bits that use less than a tenth of their range: 8 bits hold only a few of their levels.
 void warn_of_images(const std::vector<ImagePair>& pairs, const std::vector<std::uint16_t>& peaks,
                     const std::vector<int>& orientations) {
     constexpr int whole_range = 65535, tenth = whole_range / 10;
@@ -109,19 +107,19 @@ void warn_of_images(const std::vector<ImagePair>& pairs, const std::vector<std::
 }
 
 MaskFile mask_file(const std::filesystem::path& path, const HostImage& mask) {
-    MaskFile file{path, mask.mode, internal::values_of(mask, most_values), {}};
-    if (file.values.size() > most_values)
+    MaskFile file{path, mask.mode, internal::values_of(mask, max_values), {}};
+    if (file.values.size() > max_values)
         throw DataError(
             fmt::format("{}: the mask has more than {} different values; expected one per class (masks without "
                         "smoothing, as PNG or GIF)",
-                        path.string(), most_values));
+                        path.string(), max_values));
     if (mask.mode == ImageMode::palette)
         for (const PackedValue index : file.values)
             file.palette[index] = index < mask.palette.size() ? mask.palette[index] : internal::Colour{};
     return file;
 }
 
-/// `given`: the classes where the options name them.
+/// `given`: the classes, if the options name them.
 FolderScan scan_folder(const std::vector<ImagePair>& pairs, const SegmentationFolderOptions& options,
                        const MaskClasses* given) {
     FolderScan scan;
@@ -167,8 +165,8 @@ FolderScan scan_folder(const std::vector<ImagePair>& pairs, const SegmentationFo
     return scan;
 }
 
-/// The values of all masks but the one that is ignored. Throws for the mask, first by name, that has more than `most`
-/// together with those before it.
+/// The values of all masks, except the ignored one. Throws for the first mask, by name, that exceeds `most` together
+/// with those before it.
 std::set<PackedValue> values_of_all(const FolderScan& scan, std::size_t most, std::optional<PackedValue> ignored) {
     std::set<PackedValue> all;
     for (const MaskFile& file : scan.masks) {
@@ -216,7 +214,7 @@ MaskClasses classes_of(const std::vector<MaskValue>& values, std::optional<Packe
 struct SegmentationFolder::Content {
     std::vector<ImagePair> pairs;
     double scale = 1;
-    ImageHeader image;  ///< of all images, as files hold them
+    ImageHeader image;  ///< common to all images, as stored in files
     PaletteReading reading = PaletteReading::index;
     std::map<std::uint8_t, std::array<std::uint8_t, 3>> mask_palette;
     MaskClasses classes;
@@ -271,7 +269,7 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
                 counted(static_cast<int>(options.ignore_value.size()), "number"), options.mask_values[0].size()));
     }
     content->pairs = internal::find_image_pairs(images, masks, options.mask_suffix);
-    // Before all files are read: a scale that is refused, is.
+    // Before all files are read, so that an invalid scale is refused early.
     const ImageHeader first = read_image_header(content->pairs[0].image);
     const auto [height, width] = scaled_size(first.height, first.width, options.scale);
 
@@ -283,7 +281,7 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
             "SegmentationFolder: ignore_value has {} and a pixel of the masks has {}; expected the same number",
             counted(static_cast<int>(options.ignore_value.size()), "number"), scan.mask_channels));
     if (options.mask_values.empty()) {
-        const std::size_t most = options.classes > 0 ? static_cast<std::size_t>(options.classes) : most_values;
+        const std::size_t most = options.classes > 0 ? static_cast<std::size_t>(options.classes) : max_values;
         const std::set<PackedValue> values = values_of_all(scan, most, ignored);
         if (values.empty())
             throw DataError(fmt::format("{}: all pixels of all masks have the ignored value",

@@ -45,7 +45,7 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
 
 std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<double>& fractions,
                                                   std::uint64_t seed) {
-    long double exact = 0;  // Python sums floats with more digits than they have, too
+    long double exact = 0;  // more digits than float, because Python's sum is more accurate as well
     for (std::size_t i = 0; i < fractions.size(); ++i) {
         if (!(fractions[i] >= 0 && fractions[i] <= 1))
             throw InvalidArgument(
@@ -53,7 +53,7 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
         exact += static_cast<long double>(fractions[i]);
     }
     const auto sum = static_cast<double>(exact);
-    if (!(sum <= 1 && 1 - sum <= 1e-9))  // math.isclose
+    if (!(sum <= 1 && 1 - sum <= 1e-9))  // as math.isclose
         throw InvalidArgument(fmt::format("random_split: the sum of the fractions is {}; expected 1", sum));
     std::vector<std::int64_t> lengths;
     std::int64_t left = size;

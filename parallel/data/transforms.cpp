@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/operands.h"
 
 namespace lockstep {
 
@@ -30,7 +30,7 @@ bool has_planes(const Tensor& tensor) { return tensor.defined() && tensor.device
 
 PlaneExtent extent_of(const Tensor& tensor) { return {tensor.size(tensor.dims() - 2), tensor.size(tensor.dims() - 1)}; }
 
-/// That of image and masks.
+/// The common extent of image and masks.
 PlaneExtent common_extent(const char* who, std::span<const Tensor> row) {
     if (!has_planes(row[0]) || row[0].numel() == 0)
         throw InvalidArgument(fmt::format("{}: the image is {}; expected a host tensor (..., height, width)", who,
@@ -101,7 +101,7 @@ void require_crop(const char* who, std::int64_t height, std::int64_t width) {
         throw InvalidArgument(fmt::format("{}: a crop of ({}, {}); expected at least one pixel", who, height, width));
 }
 
-/// The extent of the row, in which the crop has room.
+/// The extent of the row, after checking that the crop fits.
 PlaneExtent extent_for_crop(const char* who, std::span<const Tensor> row, PlaneExtent crop) {
     const PlaneExtent extent = common_extent(who, row);
     if (crop.height > extent.height || crop.width > extent.width)
@@ -110,7 +110,7 @@ PlaneExtent extent_for_crop(const char* who, std::span<const Tensor> row, PlaneE
     return extent;
 }
 
-/// Half of it as Python rounds it: of two equally near numbers the even one.
+/// Half of it, rounded to even as in Python.
 std::int64_t half_to_even(std::int64_t room) { return room / 2 + (room % 4 == 3 ? 1 : 0); }
 
 Tensor scaled_image(const Tensor& image) {

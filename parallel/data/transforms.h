@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "lockstep/parallel/data/dataset.h"
-#include "lockstep/parallel/data/row_context.h"
 
 namespace lockstep {
 

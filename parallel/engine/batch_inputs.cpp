@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -29,7 +30,8 @@ TensorMeta meta_of(const BatchInput& input, std::size_t number) {
     return TensorMeta::contiguous(whole.dtype(), whole.shape(), true);
 }
 
-/// Calls `visit` for every shard whose program reads `input`, with its memory there and the stream of its lane.
+/// Calls `visit` for every shard whose program reads `input`, with the input's memory in that program and the stream of
+/// its lane.
 template <class Visit>
 void for_wanted(const EngineParts& parts, const ScheduledProgram& program, std::size_t input, Visit&& visit) {
     const BatchProgram& batch = program.batch();
@@ -94,7 +96,7 @@ BatchInputs::BatchInputs(const EngineParts& parts, const std::vector<BatchInput>
 }
 
 void BatchInputs::stage(InFlight& in_flight, int slot) {
-    const auto staged = [this](std::size_t input) { return (metas_[input].bytes() + 63) / 64 * 64; };
+    const auto staged = [this](std::size_t input) { return round_up(metas_[input].bytes(), 64); };
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
         if (const auto* whole = std::get_if<Tensor>(&inputs_[i]); whole && whole->device().is_host())

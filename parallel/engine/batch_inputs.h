@@ -12,8 +12,8 @@ namespace lockstep {
 class BatchInputs {
 public:
     /// Throws InvalidArgument if there is no tensor input, and for scalars, empty batches, batch sizes that differ, and
-    /// tensors whose cut differs from this engine's shards. `own_rows`: whole batches are those of this process only,
-    /// not of all processes.
+    /// tensors whose cut differs from this engine's shards. `own_rows`: whole batches contain the rows of this process
+    /// only, not of all processes.
     BatchInputs(const EngineParts& parts, const std::vector<BatchInput>& inputs, bool own_rows);
 
     const BatchCut& cut() const { return cut_; }
@@ -22,11 +22,11 @@ public:
     /// Copies pageable memory to the staging memory of `slot`, so that the caller may overwrite it on return. Must be
     /// called before `scatter`.
     void stage(InFlight& in_flight, int slot);
-    /// Enqueues the copies of the rows that `program` takes, on the lanes of its shards.
+    /// Enqueues the copies of the rows that `program` reads, on the lanes of its shards.
     void scatter(const ScheduledProgram& program, const Instance& instance) const;
 
 private:
-    /// A whole batch, row-major, where copies may read it.
+    /// A whole batch, row-major, in memory that copies may read.
     struct Source {
         Tensor tensor;
         const char* rows = nullptr;

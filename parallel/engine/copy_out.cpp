@@ -7,7 +7,7 @@ namespace lockstep {
 
 namespace {
 
-/// A device changes what outlives a step on its commit stream alone: there the copies lie between two steps.
+/// A device changes persistent state only on its commit stream, so these copies run between two steps.
 void enqueue(const std::vector<StateCopy>& copies) {
     for (const StateCopy& copy : copies)
         if (copy.bytes > 0)
@@ -20,10 +20,10 @@ void enqueue(const std::vector<StateCopy>& copies) {
 void copy_out(EngineParts& parts, StateCopies& copies) {
     const Topology& topology = parts.topology;
     Stream& root = topology.commit(first_device);
-    // Members are written, and new state is zeroed, where eager tensors are computed.
+    // Members are written, and new state is zeroed, on the streams of eager tensors.
     for (const DeviceIndex d : topology.devices.indices()) topology.commit(d).wait(Stream::of(topology.devices[d]));
     enqueue(copies.members);
-    // Whoever writes a member now must not overtake that.
+    // Later writes of a member must not overtake the copies.
     Stream::of(topology.devices[0]).wait(root);
     enqueue(copies.others);
     for (const DeviceIndex d : topology.devices.others()) root.wait(topology.commit(d));

@@ -1,4 +1,4 @@
-// Copies persistent state to the host in the order of the steps, while later steps are enqueued.
+// Copies of persistent state to the host in the order of the steps, while later steps are enqueued.
 #pragma once
 
 #include "lockstep/parallel/engine/engine_parts.h"
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-/// Engine::copy_out.
+/// Implements Engine::copy_out.
 void copy_out(EngineParts& parts, StateCopies& copies);
 
 }  // namespace lockstep

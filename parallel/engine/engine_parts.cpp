@@ -12,7 +12,7 @@ EngineParts::EngineParts(Topology where, const std::vector<NamedTensor>& tensors
       memory(topology, tensors),
       reduction(topology, memory, cut_of(memory, topology)),
       strategy(make_strategy(topology, memory, reduction, ranks, fast)),
-      kept_programs(kept) {}
+      program_cache_size(kept) {}
 
 void EngineParts::pass_on_eager_reports(bool gradients) const {
     if (!eager) return;
@@ -51,15 +51,15 @@ void EngineParts::rest_all_devices() {
     if (first) std::rethrow_exception(first);
 }
 
-void write_step_state(const EngineParts& parts, DeviceIndex device, const StepState& state) {
+void write_step_state(const EngineParts& parts, DeviceIndex device, const StepCounters& state) {
     Stream& stream = parts.topology.commit(device);
     stream.copy(parts.memory.control(device).step(), parts.topology.devices[device], &state, Device::host(),
                 sizeof state);
     stream.synchronize();
 }
 
-StepState read_step_state(const EngineParts& parts) {
-    StepState state;
+StepCounters read_step_state(const EngineParts& parts) {
+    StepCounters state;
     Stream& stream = parts.topology.commit(first_device);
     stream.copy(&state, Device::host(), parts.memory.control(first_device).step(), parts.topology.devices[0],
                 sizeof state);

@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-/// 0 where there is no loss.
+/// 0 if there is no loss.
 double value_of(const std::byte* reported, const StepNumbers& numbers) {
     if (!numbers.loss) return 0;
     if (numbers.loss_dtype == DType::f64) return *reinterpret_cast<const double*>(reported);
@@ -24,7 +24,7 @@ InFlight::InFlight(EngineParts& parts) : parts_(parts) {
 }
 
 int InFlight::begin() {
-    // With this one, two may be in flight: the program before the last one must be done.
+    // Including this one, two may be in flight: the program before the last one must be complete.
     const int slot = next_;
     next_ = (next_ + 1) % slots;
     look_at(slots_[static_cast<std::size_t>(slot)]);
@@ -63,7 +63,7 @@ void InFlight::look_at(Slot& slot) {
     if (!slot.busy) return;
     try {
         slot.done.synchronize();
-    } catch (const DeviceError& error) {  // the device is lost, with what the others wait for
+    } catch (const DeviceError& error) {  // the device is lost, with all work that waits for it
         parts_.ranks.others().abort(fmt::format("rank {} stopped: {}", parts_.topology.rank.number(), error.what()));
         throw;
     }
@@ -85,7 +85,8 @@ void InFlight::look_at(Slot& slot) {
 void InFlight::tell(MeasuredStep& step, const Slot& slot, bool skipped) {
     const MeasuredSquares& squares = static_cast<const Report*>(slot.report->data())->squares;
     step.outcome = skipped ? MeasuredStep::Outcome::skipped : MeasuredStep::Outcome::taken;
-    // A shard's own gradient is its part of the gradient times all rows / its own, and counts by its rows.
+    // A shard's own gradient is its part of the gradient times all rows divided by its own, and is weighted by its
+    // rows.
     step.measures = {squares.of_shards * static_cast<double>(slot.numbers.rows),
                      squares.norm_of_mean * squares.norm_of_mean, slot.numbers.pieces};
     step.done = true;
@@ -138,7 +139,7 @@ void InFlight::refuse(const StatusWord& status) {
     std::exception_ptr failure;
     try {
         parts_.rest_all_devices();
-        parts_.ranks.check_gpu();  // who enqueued the next step may have heard first
+        parts_.ranks.check_gpu();  // the thread that enqueued the next step may have seen the failure first
     } catch (const CommunicationError& error) {
         reason = error.what() + std::string(in_part ? committed_in_part : "");
         failure = std::make_exception_ptr(CommunicationError(reason));
@@ -146,12 +147,12 @@ void InFlight::refuse(const StatusWord& status) {
         reason = error.what() + std::string(in_part ? committed_in_part : "");
         failure = in_part ? std::make_exception_ptr(DeviceError(reason)) : std::current_exception();
     }
-    if (!failure) reason = describe(status);  // not before: of a report that has not come it would be garbage
+    if (!failure) reason = describe(status);  // not before: a report that has not arrived would be garbage
     if (in_part && !failure) {
         reason += committed_in_part;
         failure = std::make_exception_ptr(DeviceError(reason));
     }
-    for (Slot& slot : slots_) {  // steps queued after the bad one changed nothing either
+    for (Slot& slot : slots_) {  // steps queued after the refused one changed nothing either
         slot.busy = false;
         if (!slot.loss) continue;
         slot.loss->refused = true;

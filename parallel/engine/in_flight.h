@@ -22,7 +22,7 @@ struct StepOutcome {
     bool skipped = false;
     double value = 0;
     std::optional<double> grad_norm;
-    std::string reason;  ///< why it was refused
+    std::string reason;  ///< reason of a refusal
     std::int64_t step = 0;
     std::shared_ptr<MeasuredStep> measured;  ///< for adaptive rates; null: none
 };
@@ -44,14 +44,14 @@ public:
     static constexpr int slots = 3;  ///< two in flight, one being filled
 
     explicit InFlight(EngineParts& parts);
-    /// Waits until at most two programs are in flight, counting the coming one; throws the errors of finished ones.
-    /// Returns the number of the slot that the coming program uses.
+    /// Waits until at most two programs are in flight, counting the next one; throws the errors of finished ones.
+    /// Returns the number of the slot for the next program.
     int begin();
     /// Enqueues the read-back after the program.
     void end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOutcome> outcome);
     /// Waits for all programs in flight and reads their reports.
     void drain();
-    /// Whether the program of `outcome` has ended.
+    /// Whether the program of `outcome` is complete.
     bool is_done(const StepOutcome& outcome) const;
     /// Staging memory of a slot, for inputs in pageable memory; at least `bytes`.
     char* staging(int slot, std::size_t bytes);
@@ -82,7 +82,7 @@ private:
     int next_ = 0;
 };
 
-/// The end of an error's message where a part of the step has been committed.
+/// The end of an error's message if a part of the step has been committed.
 inline constexpr const char* committed_in_part =
     "; a part of the step was committed; load a checkpoint before you continue";
 

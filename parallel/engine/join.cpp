@@ -91,7 +91,7 @@ void Join::hand_on() {
                             "optimizers on all ranks",
                             rank.number(), theirs[1], all[0][1]));
     }
-    // Those that any rank updated by: one that had no batch has used none.
+    // Parameters that any rank updated by: a rank without a batch has used none.
     std::vector<std::uint8_t> used;
     for (const auto& entry : optimizers) used.push_back(updated_by_.contains(entry.first) ? 1 : 0);
     job_->all_reduce(used.data(), used.size(), DType::u8, ReduceOp::max);

@@ -30,19 +30,19 @@ public:
         std::shared_ptr<const BatchProgram> batch;
         std::vector<BatchInput> inputs;
         ScheduledProgram* program = nullptr;      ///< program of that batch; null if this rank made no such forward
-        std::shared_ptr<Instance> instance = {};  ///< keeps the program
+        std::shared_ptr<Instance> instance = {};  ///< owns the program
     };
 
-    /// Call before a forward that will have a backward, of full shards of `chunk` rows. Returns the factor of its
-    /// gradients. Throws StepError where the scope ends with the first rank that has no batch left, and InvalidArgument
-    /// where a rank must be lent these inputs and the caller has cut them already.
+    /// Must be called before a forward that will have a backward, of full shards of `chunk` rows. Returns the factor of
+    /// its gradients. Throws StepError if the scope ends with the first rank that has no batch left, and
+    /// InvalidArgument if a rank must borrow these inputs and the caller has cut them already.
     double enter(GradientSync sync, const std::vector<BatchInput>& inputs, std::int64_t chunk);
-    /// Remembers that forward for later shadows.
+    /// Stores that forward for later shadows.
     void keep(Shadow shadow, GradientSync sync) { shadows_[sync] = std::move(shadow); }
     /// This rank has no batch left: calls `shadow_one(syncs, lent)` for every forward of the others. `lent`: the inputs
     /// of a borrowed batch if this rank has no forward to repeat; otherwise empty.
     void leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& shadow_one);
-    /// The last forward with that `sync`, or any other if there was none.
+    /// The last forward with that `sync`, or any other if none has it.
     const Shadow& shadow(GradientSync sync);
     /// Records that an optimizer has updated, so that its state is also broadcast by the last ranks.
     void note(const Optimizer& optimizer) { updated_by_.insert(optimizer.id()); }
@@ -53,7 +53,7 @@ private:
     static constexpr unsigned present = 1, syncing = 2, lacking = 4;  // flags of a rank, combined by addition
     struct Round {
         int present = 0, syncing = 0, lacking = 0;
-        RankIndex lender;  ///< the first that is present
+        RankIndex lender;  ///< the first rank that has a batch
     };
     Round meet(unsigned flags);
     void require_going_on(const Round& round) const;

@@ -11,7 +11,7 @@
 #include "lockstep/parallel/schedule/step_recorder.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/operands.h"
 
 namespace lockstep {
 
@@ -29,7 +29,7 @@ void note_versions(const BatchProgram& batch, Instance& instance) {
     for_each_read_back(batch, [&](const ReadBack& read) { instance.read_versions.push_back(read.storage->version()); });
 }
 
-/// Throws InvalidArgument, naming one, unless what backward reads is as forward found it.
+/// Throws InvalidArgument, naming one, if a tensor that backward reads has changed since forward.
 void require_unchanged(const BatchProgram& batch, const Instance& instance) {
     auto version = instance.read_versions.begin();
     for_each_read_back(batch, [&](const ReadBack& read) {
@@ -80,7 +80,7 @@ Tensor ManualStep::room(const ScheduledProgram& program, const OperandOf& of, De
 void ManualStep::join_shards(const Tensor& result, const ScheduledProgram& program, const Instance& instance,
                              const OperandOf& of) {
     const Device device = result.device();
-    // The host waits for the values: what went wrong with them is thrown here, once, and not by the next call.
+    // The host waits for the values, so errors in them are thrown here, once, and not by the next call.
     if (device.is_host()) in_flight_.drain();
     const BatchProgram& batch = program.batch();
     char* to = static_cast<char*>(result.impl()->storage->buffer->data());
@@ -145,7 +145,7 @@ void ManualStep::gather(std::vector<Tensor>& outputs, ScheduledProgram& program,
         input_devices.push_back(whole ? whole->device() : Device::host());
     }
     note_versions(program.batch(), *instance);
-    // The autograd graph holds the instance, and with it the program, used or not.
+    // The autograd graph holds the instance, and thereby the program, used or not.
     const std::weak_ptr<const bool> alive = alive_;
     add_autograd_node(
         "data_parallel", autograd_inputs, differentiable,
@@ -226,7 +226,7 @@ std::vector<Tensor> ManualStep::backward(ScheduledProgram& program, Instance& in
         scatter(program, instance, gradients);
         gradients_.take_in();
         gradients_.clear_missing(program.parameters());
-        // Gradients that lie there are sent after what was just done.
+        // Gradients that the arena already contains are reduced after the preceding work.
         if (sync == GradientSync::all) parts_.topology.collective().wait(parts_.topology.commit(first_device));
         program.enqueue_backward(instance, Phase::work, recorder);
     };

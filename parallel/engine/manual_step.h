@@ -22,8 +22,8 @@ public:
 
     /// Memory on `output_device` for the outputs of a program, taken before its forward is enqueued.
     static std::vector<Tensor> room_for_outputs(const ScheduledProgram& program, Device output_device);
-    /// Fills `outputs` with those of a program. They are in the autograd graph where the program has a backward, whose
-    /// gradients are multiplied by `scale`.
+    /// Fills `outputs` with those of a program. If the program has a backward, they are in the autograd graph, and
+    /// their gradients are multiplied by `scale`.
     void gather(std::vector<Tensor>& outputs, ScheduledProgram& program, std::shared_ptr<Instance> instance,
                 const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync, double scale);
     /// The backward of a forward with unused outputs: takes part in the reduction of the other ranks' gradients.
@@ -32,7 +32,7 @@ public:
     /// Whether later backward passes synchronize gradients with those of other processes.
     void set_sync(bool on) { syncs_ = on; }
     bool syncs() const { return syncs_; }
-    /// The reduction in the backward of a forward made now.
+    /// The reduction in the backward of a forward that runs now.
     GradientSync sync() const;
     /// Adds the parameters whose gradients are local to this process.
     void add_own(UsedParameters& used) const;
@@ -41,7 +41,7 @@ public:
 
     /// A step uses the gradient arenas: parameters lose the gradients in them.
     void forget_gradients();
-    /// Does the same unless the gradients are local to this process.
+    /// As above, unless the gradients are local to this process.
     void forget_shared_gradients() {
         if (!own_gradients_) forget_gradients();
     }
@@ -49,12 +49,12 @@ public:
 private:
     std::vector<Tensor> backward(ScheduledProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
                                  const std::vector<Device>& input_devices, GradientSync sync);
-    /// Enqueues the copies of the outputs' gradients to where the program reads them.
+    /// Enqueues copies of the outputs' gradients to the memory from which the program reads them.
     void scatter(const ScheduledProgram& program, const Instance& instance, const std::vector<Tensor>& gradients);
     using OperandOf = std::function<const Operand&(const ShardProgram&)>;
-    /// Memory on `device` for the operand that `of` picks in each shard's program, of all shards of this process.
+    /// Memory on `device` for the operand that `of` selects in each shard's program, of all shards of this process.
     static Tensor room(const ScheduledProgram& program, const OperandOf& of, Device device);
-    /// Joins those operands in `result`. The program has committed: a call that fails is made once more.
+    /// Joins those operands in `result`. The program has committed, so a failing call is retried once.
     void join_shards(const Tensor& result, const ScheduledProgram& program, const Instance& instance,
                      const OperandOf& of);
 
@@ -66,7 +66,7 @@ private:
     bool syncs_ = true;
     bool own_gradients_ = false;            ///< whether the arena has gradients that are local to this process
     std::set<ParameterId> own_parameters_;  ///< the parameters of these gradients, if ranks may use different ones
-    /// Autograd graphs may outlive the wrapper; they look here first.
+    /// Autograd graphs may outlive the wrapper, and check this first.
     std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/parallel/engine/two_phases.h"
 #include "lockstep/parallel/reduce/update_emitter.h"
 #include "lockstep/parallel/schedule/retry_once.h"
@@ -18,16 +18,16 @@ ManualUpdate::ScheduledUpdate& ManualUpdate::update_for(const Optimizer& optimiz
     const auto orphaned = [&](const ScheduledUpdate& update) {
         return !parts_.memory.store()->has_optimizer(update.optimizer);
     };
-    if (updates_.full(parts_.kept_programs) || updates_.any_of(orphaned)) {
-        in_flight_.drain();  // the devices may be running what goes
+    if (updates_.full(parts_.program_cache_size) || updates_.any_of(orphaned)) {
+        in_flight_.drain();  // the devices may be running programs that are dropped
         updates_.drop_if(orphaned);
-        updates_.make_room(parts_.kept_programs, [](const ScheduledUpdate&) { return true; });
+        updates_.make_room(parts_.program_cache_size, [](const ScheduledUpdate&) { return true; });
     }
     return updates_.add(key.bytes(), ScheduledUpdate{.optimizer = optimizer.id()});
 }
 
 void ManualUpdate::build(ScheduledUpdate& update, Optimizer& optimizer, std::string_view with_gradient) {
-    update.schedule = Schedule();  // an earlier attempt may have failed half-way
+    update.schedule = Schedule();  // an earlier attempt may have failed midway
     Emitter emitter(parts_.topology, parts_.memory, update.schedule);
     const UpdateEmitter updates(parts_.reduction, optimizer);
     std::vector<std::size_t> first{0};
@@ -41,7 +41,7 @@ void ManualUpdate::build(ScheduledUpdate& update, Optimizer& optimizer, std::str
     updates.emit_counts(emitter, buckets);
     for (const DeviceIndex d : parts_.topology.devices.indices())
         emitter.run_flat(parts_.topology.commit(d), d, make_operation(AdvanceStep{true}), {},
-                         {{bytes_meta(sizeof(StepState))}, {parts_.memory.control(d).step_ref()}});
+                         {{bytes_meta(sizeof(StepCounters))}, {parts_.memory.control(d).step_ref()}});
     update.instance = std::make_unique<Instance>(update.schedule, std::vector<std::shared_ptr<Buffer>>());
 }
 

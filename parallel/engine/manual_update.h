@@ -28,7 +28,7 @@ private:
         std::unique_ptr<Instance> instance = {};
         std::uint64_t optimizer = 0;  ///< its id
     };
-    /// Kept like programs; without an instance when it is new. `with_gradient`: a character per parameter.
+    /// Cached like programs; a new one has no instance. `with_gradient`: a character per parameter.
     ScheduledUpdate& update_for(const Optimizer& optimizer, std::string_view with_gradient);
     void build(ScheduledUpdate& update, Optimizer& optimizer, std::string_view with_gradient);
 

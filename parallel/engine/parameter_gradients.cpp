@@ -4,6 +4,7 @@
 
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operands.h"
 
 namespace lockstep {
 
@@ -20,19 +21,16 @@ Tensor ParameterGradients::in_arena(ParameterId parameter) const {
     const ArenaSegment& segment = parts_.memory.store()->segment(parameter);
     const DType dtype = parts_.memory.layout(parameter.arena).dtype;
     const std::size_t size = size_of(dtype);
-    auto impl = std::make_shared<TensorImpl>();
-    impl->storage = std::make_shared<Storage>();
-    impl->storage->buffer = Buffer::part(
+    std::shared_ptr<Buffer> part = Buffer::part(
         parts_.memory.replica(first_device).gradients[static_cast<std::size_t>(parameter.arena)],
         static_cast<std::size_t>(segment.begin) * size, static_cast<std::size_t>(segment.end - segment.begin) * size);
-    impl->meta = TensorMeta::contiguous(dtype, segment.shape);
-    return Tensor(std::move(impl));
+    return tensor_over(std::move(part), TensorMeta::contiguous(dtype, segment.shape));
 }
 
 void ParameterGradients::take_in() {
     given_ = true;
     ParameterStore& store = *parts_.memory.store();
-    store.need_gradients(first_device);
+    store.ensure_gradients(first_device);
     const NoGrad no_grad;
     for (std::size_t a = 0; a < store.parameters().size(); ++a)
         for (std::size_t i = 0; i < store.parameters()[a].segments.size(); ++i) {
@@ -48,7 +46,7 @@ void ParameterGradients::take_in() {
             own.copy_(gradient);
             parameter.set_grad(own);
         }
-    // Where gradients are read and written.
+    // The stream on which gradients are read and written.
     parts_.topology.commit(first_device).wait(Stream::of(parts_.topology.devices[0]));
 }
 

@@ -14,7 +14,7 @@ public:
     bool has(ParameterId parameter) const;
     /// Moves gradients that are elsewhere (from eager operations or the user) to the arena.
     void take_in();
-    /// Zeroes the arena where one of `parameters` has no gradient: the coming backward adds.
+    /// Zeroes the arena if one of `parameters` has no gradient, because the next backward adds.
     void clear_missing(const std::set<ParameterId>& parameters);
     /// Sets the gradient of those of `parameters` that had none to its range of the arena.
     void show(const std::set<ParameterId>& parameters);

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/runtime/autocast.h"
-#include "lockstep/runtime/internal/algorithm_choices.h"
+#include "lockstep/runtime/internal/kernels.h"
 #include "lockstep/runtime/memory.h"
 
 namespace lockstep {
@@ -58,9 +58,9 @@ std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramReq
     auto traced = std::make_shared<ShardProgram>(
         trace_shard(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_));
     if (request.call.keep) traced->keep = request.call.keep();
-    // A scheduled program has two of them at most, microbatches three. Those that are dropped here live on in their
-    // scheduled programs.
-    shard_programs_.make_room(3 * parts_.kept_programs, [](const auto&) { return true; });
+    // A scheduled program has at most two of them, microbatches three. Dropped ones are still owned by their scheduled
+    // programs.
+    shard_programs_.make_room(3 * parts_.program_cache_size, [](const auto&) { return true; });
     return shard_programs_.add(own.bytes(), std::move(traced));
 }
 
@@ -146,7 +146,7 @@ void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& reques
                 *parts_.memory.store());
     } catch (const std::exception& error) {
         if (parts_.ranks.job() && request.pass != Pass::inference) {
-            in_flight_.drain();  // steps before this one are done on all ranks
+            in_flight_.drain();  // steps before this one are complete on all ranks
             parts_.ranks.others().abort(fmt::format("rank {}: {}", parts_.topology.rank.number(), error.what()));
         }
         throw;
@@ -157,12 +157,12 @@ void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& reques
 void ProgramCache::begin_key(const ProgramRequest& request, const BatchCut& first) {
     key_.clear();
     describe(request, key_);
-    // The rows of the first microbatch tell how the others are cut.
+    // The rows of the first microbatch determine how the others are cut.
     key_.add(first.rows).add(first.chunk).add(first.base_row).add(first.first_shard);
 }
 
 void ProgramCache::add_to_key(const ReductionSpec& spec) {
-    // Programs keep the optimizer's memory in their tasks.
+    // Programs refer to the optimizer's memory in their tasks.
     key_.add(spec.sync).add(spec.optimizer ? spec.optimizer->id() : 0);
     if (spec.optimizer) key_.add(std::string_view(spec.optimizer->program_key()));
     spec.gate.describe(key_);
@@ -193,7 +193,7 @@ const TracedBatch& ProgramCache::traced(const ProgramRequest& request, const Bat
         return *found;
     }
     auto batch = batch_program(request, cut);
-    traced_.make_room(parts_.kept_programs, [](const auto&) { return true; });
+    traced_.make_room(parts_.program_cache_size, [](const auto&) { return true; });
     const UsedParameters used(parts_.memory, *batch);
     return traced_.add(key_.bytes(), {std::move(batch), used});
 }
@@ -202,7 +202,7 @@ ScheduledProgram& ProgramCache::scheduled(const std::shared_ptr<const BatchProgr
                                           const UsedParameters* used) {
     const AlgorithmScope scope(parts_.algorithms.get());
     key_.clear();
-    key_.add(reinterpret_cast<std::uintptr_t>(batch.get()));  // which the program keeps
+    key_.add(reinterpret_cast<std::uintptr_t>(batch.get()));  // the address identifies it, because the program owns it
     if (used) key_.add(used->bytes());
     add_to_key(spec);
     if (Entry* found = entries_.find(key_.bytes())) {
@@ -222,12 +222,12 @@ void ProgramCache::make_room() {
     const auto orphaned = [&](const Entry& entry) {
         return entry.optimizer != 0 && !parts_.memory.store()->has_optimizer(entry.optimizer) && idle(entry);
     };
-    const bool full = entries_.full(parts_.kept_programs) || entries_.any_of(orphaned);
+    const bool full = entries_.full(parts_.program_cache_size) || entries_.any_of(orphaned);
     if (!full && !entries_.full(with_memory + 1)) return;
-    in_flight_.drain();  // the devices may be running what is dropped
+    in_flight_.drain();  // the devices may be running dropped programs
     if (full) {
         entries_.drop_if(orphaned);
-        entries_.make_room(parts_.kept_programs, idle);
+        entries_.make_room(parts_.program_cache_size, idle);
         constants_.keep_only([&](const Storage& constant) {
             return entries_.any_of([&](const Entry& entry) {
                 return std::any_of(entry.constants.begin(), entry.constants.end(),
@@ -241,7 +241,7 @@ void ProgramCache::make_room() {
         else
             entry.microbatches->release_memory();
     });
-    // Batches of ever new sizes leave cached blocks that fit none of the later ones.
+    // Ever new batch sizes leave cached blocks that fit no later one.
     for (const Device device : parts_.topology.devices)
         if (const MemoryStats stats = memory_stats(device); stats.reserved > 2 * stats.current)
             release_cached_memory(device);

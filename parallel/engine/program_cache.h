@@ -1,4 +1,4 @@
-// Programs by key: shard programs by shape, scheduled programs by rows and optimizer. The recently used are kept.
+// Programs by key: shard programs by shape, scheduled programs by rows and optimizer. Recently used ones are cached.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +24,25 @@ struct TracedBatch {
 
 class ProgramCache {
 public:
-    /// `stops_at_nan`: a loss that is not finite is reported.
+    /// `stops_at_nan`: a non-finite loss is reported.
     ProgramCache(EngineParts& parts, InFlight& in_flight, bool stops_at_nan)
         : parts_(parts), in_flight_(in_flight), stops_at_nan_(stops_at_nan) {}
 
-    /// The program for a batch of `cut` rows; traced, matched and scheduled when it is new. Valid until the next call,
-    /// or as long as one of its instances is in use. Whatever the model throws comes through before anything is kept.
+    /// The program for a batch of `cut` rows; traced, matched and scheduled if it is new. Valid until the next call, or
+    /// as long as one of its instances is in use. Exceptions of the model are passed on before anything is cached.
     ScheduledProgram& get(const ProgramRequest& request, const BatchCut& cut, const ReductionSpec& spec) {
         return *kept(request, {&cut, 1}, spec, nullptr).program;
     }
-    /// Same, for a step whose batch is cut into the microbatches `cuts`; `request` must be for microbatches. `used`: as
-    /// in `scheduled`. Valid until the next call.
+    /// As above, for a step whose batch is cut into the microbatches `cuts`; `request` must be for microbatches.
+    /// `used`: as in `scheduled`. Valid until the next call.
     Microbatches& get(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec,
                       const UsedParameters* used) {
         return *kept(request, cuts, spec, used).microbatches;
     }
-    /// For programs that ranks schedule together: traced and matched when it is new. Valid until the next call.
+    /// For programs that ranks schedule together: traced and matched if it is new. Valid until the next call.
     const TracedBatch& traced(const ProgramRequest& request, const BatchCut& cut);
-    /// A traced program, scheduled when it is new for `used`: the parameters that any rank uses; null: those that it
-    /// uses itself. Valid as long as programs of `get`.
+    /// A traced program, scheduled if it is new for `used`: the parameters that any rank uses; null: those that it uses
+    /// itself. Valid as long as programs of `get`.
     ScheduledProgram& scheduled(const std::shared_ptr<const BatchProgram>& batch, const ReductionSpec& spec,
                                 const UsedParameters* used);
     std::uint64_t traces() const { return traces_; }
@@ -70,7 +70,7 @@ private:
     void refresh_constants(const Entry& entry);
     void begin_key(const ProgramRequest& request, const BatchCut& first);
     void add_to_key(const ReductionSpec& spec);
-    /// The key without rows and reduction.
+    /// Adds all parts of the key except rows and reduction.
     void describe(const ProgramRequest& request, Signature& key) const;
     std::shared_ptr<const ShardProgram> shard_program(const ProgramRequest& request, std::int64_t rows);
     /// If a check is due: throws InvalidArgument if host values that forward or loss read have changed. If one process
@@ -89,7 +89,7 @@ private:
     RecentlyUsed<std::shared_ptr<const ShardProgram>> shard_programs_;
     RecentlyUsed<TracedBatch> traced_;
     RecentlyUsed<Entry> entries_;
-    Signature key_;  // of the last call; its memory is reused
+    Signature key_;  // key of the last call; its memory is reused
     std::uint64_t traces_ = 0;
 };
 

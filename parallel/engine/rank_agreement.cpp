@@ -13,7 +13,7 @@ namespace lockstep {
 
 namespace {
 
-/// Text of rank 0, on all ranks.
+/// Returns the text of rank 0 on all ranks.
 std::string text_of_rank_0(Communicator& job, std::string text) {
     std::uint64_t size = text.size();
     job.broadcast(&size, sizeof size, 0);
@@ -22,7 +22,7 @@ std::string text_of_rank_0(Communicator& job, std::string text) {
     return text;
 }
 
-/// On all ranks what the first one has to say; empty when none has.
+/// Returns on all ranks the text of the first rank whose text is not empty; empty if all are.
 std::string said_by_any(Communicator& job, const std::string& own) {
     constexpr std::size_t longest = 512;
     std::vector<std::array<char, longest>> all(static_cast<std::size_t>(job.size()));
@@ -81,7 +81,7 @@ std::vector<char> values_of(const EngineParts& parts, const Buffer& arena) {
     return values;
 }
 
-/// Values of an arena, from one rank.
+/// Broadcasts the values of an arena from one rank.
 void broadcast_values(const EngineParts& parts, const Buffer& arena, int root = 0) {
     std::vector<char> values = values_of(parts, arena);
     parts.ranks.job()->broadcast(values.data(), values.size(), root);
@@ -114,7 +114,7 @@ void agree_on_options(Communicator& job, const std::string& own) {
                   job.rank(), own, of_rank_0));
 }
 
-void begin_alike(EngineParts& parts, StepState& state, bool values) {
+void begin_alike(EngineParts& parts, StepCounters& state, bool values) {
     Communicator& job = *parts.ranks.job();
     const std::vector<std::string> own = describe(*parts.memory.store());
     std::string text;

@@ -1,4 +1,4 @@
-// Values by key, of which only the recently used are kept.
+// Values by key, of which only the recently used are cached.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// A list in the order of use: few entries, mostly the first is asked for, and that costs one comparison.
+/// A list in the order of use. It has few entries, and mostly the first is requested, which costs one comparison.
 template <class Value>
 class RecentlyUsed {
 public:
@@ -22,7 +22,7 @@ public:
             }
         return nullptr;
     }
-    /// Keeps `value`, which stays where it is until it is dropped.
+    /// Adds `value`, whose address does not change until it is dropped.
     Value& add(std::string_view key, Value value) {
         entries_.push_front({std::string(key), std::move(value)});
         return entries_.front().value;
@@ -44,13 +44,12 @@ public:
             else
                 visit(entry.value);
     }
-    /// Drops all that `goes`.
+    /// Drops all values for which `goes` is true.
     template <class Goes>
     void drop_if(Goes&& goes) {
         entries_.remove_if([&](const Entry& entry) { return goes(entry.value); });
     }
-    /// Makes room for one more under `limit`: drops those that were not used for the longest time, but none that is
-    /// not `idle`.
+    /// Makes room for one more under `limit`: drops the least recently used, but only values that are `idle`.
     template <class Idle>
     void make_room(std::size_t limit, Idle&& idle) {
         for (auto entry = entries_.end(); full(limit) && entry != entries_.begin();) {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/parallel/engine/rank_agreement.h"
 #include "lockstep/runtime/error.h"
 
@@ -15,7 +15,7 @@ void ReplicaKeeper::refresh() {
     if (version == version_) return;
     mark_stale();  // until all copies are enqueued
     const std::vector<Replica>& replicas = parts_.memory.store()->replicas();
-    Stream& home = Stream::of(parts_.topology.devices[0]);  // where members are written
+    Stream& home = Stream::of(parts_.topology.devices[0]);  // stream on which members are written
     parts_.topology.commit(first_device).wait(home);
     for (const ComputeLane& lane : parts_.topology.lanes)
         if (lane.device == first_device) lane.stream->wait(home);
@@ -31,7 +31,7 @@ void ReplicaKeeper::refresh() {
                         replica.buffers[a]->bytes());
         for (const ComputeLane& lane : parts_.topology.lanes)
             if (lane.device == d) lane.stream->wait(stream);
-        home.wait(stream);  // the next write from outside must not overtake the copy
+        home.wait(stream);  // later writes by the user must not overtake the copy
         parts_.topology.commit(first_device).wait(stream);
     }
     version_ = version;
@@ -44,7 +44,7 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
         OptimizerState& state = parts_.reduction.state(optimizer, d);
         if (state.settings_version == optimizer.settings_version() && state.trainable_version == flags) continue;
         Stream& stream = parts_.topology.commit(d);
-        stream.wait(Stream::of(parts_.topology.devices[d]));  // new state is zeroed there
+        stream.wait(Stream::of(parts_.topology.devices[d]));  // new state is zeroed on that stream
         SentSettings& sent = sent_settings_.emplace_back(parts_.topology.devices[d]);
         for (std::size_t a = 0; a < state.rows.size(); ++a) {
             const std::vector<std::byte> fresh = optimizer.rows(static_cast<int>(a));

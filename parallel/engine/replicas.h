@@ -1,5 +1,5 @@
-// Keeps the replicas alike: copies replica 0 to the others when it was written from outside, settings to the devices
-// when they changed, and compares all of them on demand.
+// Keeps the replicas equal: copies replica 0 to the others after outside writes, copies changed settings to the
+// devices, and compares all replicas on demand.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ public:
     /// Enqueues copies of replica 0 to the others if a member was written since `mark_current`.
     void refresh();
     void mark_current() { version_ = parts_.memory.store()->version(); }
-    /// The other replicas may differ.
+    /// Records that the other replicas may differ.
     void mark_stale() { version_ = ~std::uint64_t{0}; }
-    /// Enqueues the optimizer's settings where they changed.
+    /// Enqueues the optimizer's settings if they changed.
     void store_settings(Optimizer& optimizer);
     /// Makes lanes wait for what was enqueued on the first device's commit stream after a program.
     void hand_back();
-    /// Throws DeviceError when a replica differs. Waits.
+    /// Throws DeviceError if a replica differs. Waits.
     void verify();
 
     void count(const ScheduledProgram& program, bool backward);
@@ -37,7 +37,7 @@ public:
     const std::vector<std::uint64_t>& operations() const { return operations_; }
 
 private:
-    /// Settings on their way to a device: enqueued copies read from here.
+    /// Settings in flight to a device: enqueued copies read from here.
     struct SentSettings {
         explicit SentSettings(Device device) : done(device) {}
         Schedule schedule;

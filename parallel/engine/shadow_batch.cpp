@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/operands.h"
 
 namespace lockstep {
 

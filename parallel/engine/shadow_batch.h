@@ -11,11 +11,11 @@
 
 namespace lockstep {
 
-/// The inputs of a forward as bytes; full shards have `chunk` rows. Empty where the caller has cut one of them already.
+/// The inputs of a forward as bytes; full shards have `chunk` rows. Empty if the caller has cut one of them already.
 std::string pack_batch(const std::vector<BatchInput>& inputs, std::int64_t chunk);
 
-/// Those inputs, on the host, for a rank with `shards` shards: full shards of the same rows, from the first row again
-/// where they run out. `bytes` must not be empty.
+/// Those inputs, on the host, for a rank with `shards` shards: full shards of the same number of rows, repeating from
+/// the first row if they run out. `bytes` must not be empty.
 std::vector<Tensor> unpack_batch(std::string_view bytes, int shards);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What a rank without batches does in join: it shadows the collectives of those that still have some.
+// Work of a rank without batches in join: it shadows the collectives of the ranks that still have some.
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/runtime/error.h"
 
@@ -55,7 +55,7 @@ void TrainingRun::end_join(const std::function<ModelCall(std::size_t tensors)>& 
     });
     synchronize();
     join.hand_on();
-    give_up_join();
+    abort_join();
     parts_->memory.store()->touch_parameters();
     replicas_.mark_current();
 }

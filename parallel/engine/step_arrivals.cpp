@@ -5,21 +5,22 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "lockstep/parallel/comm/group/communicator.h"
 #include "lockstep/parallel/comm/group/host_identity.h"
+#include "lockstep/runtime/internal/digest.h"
 
 namespace lockstep {
 
 namespace {
 
+/// Equal for ranks whose clocks can be compared.
 std::uint64_t hash_of_machine(int rank) {
     try {
-        return std::hash<std::string>()(machine_of(rank));
-    } catch (const TransportError&) {  // no descriptor is left: its clock cannot be compared
-        return std::hash<std::string>()(fmt::format("rank {}", rank));
+        return digest_of(host_identity(HostScope::kernel, rank));
+    } catch (const TransportError&) {  // no descriptor is left
+        return digest_of(fmt::format("rank {}", rank));
     }
 }
 

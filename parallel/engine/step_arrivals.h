@@ -9,7 +9,7 @@ namespace lockstep {
 
 class Communicator;
 
-/// Fills in arrivals and the slowest rank, where all ranks can say when they came. Collective.
+/// Fills in arrivals and the slowest rank, if all ranks can report their arrival. Collective.
 void add_arrivals(std::vector<LoggedStep>& steps, Communicator& job);
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ struct TrainingRun::PreparedStep {
                 .rows = rows,
                 .pieces = pieces()};
     }
-    /// Of shards that the batch is cut in.
+    /// Number of shards into which the batch is cut.
     int pieces() const {
         if (whole) return whole->batch().cut.present;
         int all = 0;
@@ -80,7 +80,7 @@ void TrainingRun::note_eager_reports(const std::vector<BatchInput>& inputs) {
 
 void TrainingRun::synchronize() {
     in_flight_.drain();
-    // With nothing in flight a device that was lost has not been asked yet.
+    // With nothing in flight, this is the first check for a lost device.
     static_cast<void>(parts_->topology.commit(first_device).idle());
     eager_reports::check(parts_->eager);
 }
@@ -124,7 +124,7 @@ TrainingRun::PreparedStep TrainingRun::prepare(const ModelCall& call, const Batc
         return step;
     }
     if (Communicator* const ranks = parts_->ranks.agreement()) {
-        UsedParameters used = cache_.traced(request, cuts[0]).used;  // all microbatches use the same ones
+        UsedParameters used = cache_.traced(request, cuts[0]).used;  // all microbatches use the same parameters
         used.bring_together(*ranks);
         step.microbatches = &cache_.get(request, cuts, spec, &used);
     } else {

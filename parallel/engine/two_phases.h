@@ -1,4 +1,4 @@
-// How a program is enqueued: first everything that changes nothing lasting, then what commits.
+// Enqueues a program in two phases: first everything that changes no persistent state, then the commit.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace lockstep {
 
 /// Calls `work`, then `commit`. An exception of `work` is rethrown after all devices are idle, and the model is
-/// unchanged. An exception of `commit` says that the model may have changed.
+/// unchanged. An exception of `commit` reports that the model may have changed.
 template <class Work, class Commit>
 void in_two_phases(EngineParts& parts, ReplicaKeeper& replicas, Work&& work, Commit&& commit) {
     const auto rest = [&] {
@@ -24,10 +24,10 @@ void in_two_phases(EngineParts& parts, ReplicaKeeper& replicas, Work&& work, Com
         work();
     } catch (...) {
         const std::exception_ptr first = std::current_exception();
-        // The other processes have this step in full, so training cannot continue with them.
+        // The other processes have completed this step, so training cannot continue with them.
         parts.ranks.others().abort(fmt::format("rank {} failed in the middle of a call", parts.topology.rank.number()));
         rest();
-        replicas.mark_stale();  // a copy of replica 0 may be what has failed, now or on its device
+        replicas.mark_stale();  // the failure may be in a copy of replica 0, now or on its device
         std::rethrow_exception(first);
     }
     try {

@@ -1,4 +1,4 @@
-// The thread of a log that encodes and writes, so that no step waits for a disk.
+// The thread that encodes and writes a log, so that no step waits for a disk.
 #pragma once
 
 #include <condition_variable>
@@ -11,11 +11,38 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
-#include "lockstep/parallel/events/log_file.h"
-
 namespace lockstep::internal {
+
+// A file of a log, which grows by whole records.
+
+class LogFile {
+public:
+    /// Opens or creates the file for appending. Throws InvalidArgument if that fails.
+    explicit LogFile(const std::filesystem::path& path);
+    ~LogFile();
+    LogFile(const LogFile&) = delete;
+    LogFile& operator=(const LogFile&) = delete;
+
+    const std::string& name() const { return name_; }
+    /// Appends bytes. Returns an empty string, or the error; then the file is unchanged. The thread must have SIGXFSZ
+    /// blocked.
+    std::string append(std::string_view bytes);
+
+private:
+    std::string name_;
+    int descriptor_ = -1;
+    std::uint64_t size_ = 0;
+};
+
+/// Removes from a file of JSON lines all lines of `step` and later steps, by their member "step", all lines after them,
+/// and an incomplete line of a killed run at the end. Does nothing if the file does not exist.
+void cut_json_lines(const std::filesystem::path& path, std::int64_t step);
+
+/// Name of a new event file in `directory` that sorts after all existing ones, because readers read them in that order.
+std::filesystem::path next_event_file(const std::filesystem::path& directory);
 
 /// Data to append to the files.
 struct LogText {
@@ -24,8 +51,9 @@ struct LogText {
 
 class LogWriter {
 public:
-    /// The event file begins with `first_events`. Throws as EventLog does. Its last owner waits until all is written.
-    /// In a child of fork() it is never destroyed: destructors would wait for a thread that only the parent has.
+    /// The event file begins with `first_events`. Throws as EventLog. Its last owner waits until all data is written.
+    /// It is never destroyed in a child of fork(), because the destructor would wait for a thread that only the parent
+    /// has.
     static std::shared_ptr<LogWriter> start(const std::filesystem::path& directory, const std::string& name,
                                             std::optional<std::int64_t> resume_step, const std::string& first_events);
 
@@ -35,7 +63,7 @@ public:
     LogWriter(const LogWriter&) = delete;
     LogWriter& operator=(const LogWriter&) = delete;
 
-    /// Calls `encode` on the thread, soon. It holds `bytes` of memory until then.
+    /// Calls `encode` on the thread, soon. Until then it counts `bytes` of pending memory.
     void put(std::size_t bytes, std::function<void(LogText& text)> encode);
     void flush();
 
@@ -44,7 +72,7 @@ private:
         std::size_t bytes;
         std::function<void(LogText&)> encode;
     };
-    /// This process is a child of fork(): the log is the parent's business.
+    /// Whether this process is a child of fork(): the log belongs to the parent.
     bool is_of_parent() const;
     void run();
     void write(std::deque<Pending> all);
@@ -56,9 +84,9 @@ private:
     std::condition_variable wake_, written_;
     std::deque<Pending> pending_;
     std::size_t pending_bytes_ = 0;
-    bool writing_ = false, hurry_ = false, ending_ = false, warned_ = false;
+    bool writing_ = false, flush_requested_ = false, ending_ = false, warned_ = false;
     int generation_;
-    std::thread thread_;  // last: it uses all of the above
+    std::thread thread_;  // last, because it uses all of the above
 };
 
 }  // namespace lockstep::internal

@@ -13,19 +13,19 @@ namespace lockstep {
 
 namespace {
 
-/// Far more than a machine has devices or cores; every shard takes memory, every thread a stack.
-constexpr int most_shards = 65536, most_threads = 4096;
+/// Far more than the devices or cores of a machine; every shard takes memory, every thread a stack.
+constexpr int max_shards = 65536, max_threads = 4096;
 
 void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors, bool alone) {
-    if (options.shards < 0 || options.shards > most_shards)
+    if (options.shards < 0 || options.shards > max_shards)
         throw InvalidArgument(
-            fmt::format("shards: {}; expected 1 to {}, or 0 for one per device", options.shards, most_shards));
-    if (options.threads_per_shard < 0 || options.threads_per_shard > most_threads)
+            fmt::format("shards: {}; expected 1 to {}, or 0 for one per device", options.shards, max_shards));
+    if (options.threads_per_shard < 0 || options.threads_per_shard > max_threads)
         throw InvalidArgument(fmt::format("threads_per_shard: {}; expected 1 to {}, or 0 for the default",
-                                          options.threads_per_shard, most_threads));
-    if (options.kept_programs < 1)
-        throw InvalidArgument(fmt::format("{} programs to cache; expected at least 1", options.kept_programs));
-    if (options.autocast && !is_short_float(*options.autocast))
+                                          options.threads_per_shard, max_threads));
+    if (options.program_cache_size < 1)
+        throw InvalidArgument(fmt::format("{} programs to cache; expected at least 1", options.program_cache_size));
+    if (options.autocast && !is_half_type(*options.autocast))
         throw InvalidArgument(
             fmt::format("autocast to {}; expected f16 or bf16, or no autocast", name_of(*options.autocast)));
     if (options.output_device && !options.output_device->is_host()) require_visible(*options.output_device);
@@ -34,7 +34,7 @@ void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors
     if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
 }
 
-/// Throws InvalidArgument for what only one process with several devices can do.
+/// Throws InvalidArgument for options that only one process with several devices supports.
 void require_one_device(const Devices& devices, const EngineOptions& options) {
     if (devices.size() != 1)
         throw InvalidArgument(
@@ -58,7 +58,7 @@ const char* convolutions(ConvAlgorithm algorithm) {
     return algorithm == ConvAlgorithm::direct ? ", direct convolutions" : ", convolutions by benchmarking";
 }
 
-/// What all ranks must have alike.
+/// Options that must be equal on all ranks.
 std::string described(const EngineOptions& options, const Topology& topology) {
     const TraceSettings& arithmetic = topology.arithmetic;
     const bool threads_given = options.threads_per_shard > 0 || arithmetic.deterministic;
@@ -93,7 +93,7 @@ Topology make_topology(Devices devices, const EngineOptions& options, Communicat
                            .autocast = options.autocast};
     if (job) {
         agree_on_options(*job, described(options, topology));
-        // The smallest number of threads, where that was left open.
+        // The minimum number of threads, if the options leave it open.
         std::int32_t threads = topology.arithmetic.threads;
         job->all_reduce(&threads, 1, DType::i32, ReduceOp::min);
         topology.arithmetic.threads = threads;
@@ -102,8 +102,8 @@ Topology make_topology(Devices devices, const EngineOptions& options, Communicat
     return topology;
 }
 
-ArenaCut cut_of(const std::shared_ptr<ParameterStore>& store, const Topology& topology, const EngineOptions& options,
-                bool alone) {
+ArenaPartition cut_of(const std::shared_ptr<ParameterStore>& store, const Topology& topology,
+                      const EngineOptions& options, bool alone) {
     const bool by_slices = options.reduction == ReductionMode::slice_wise;
     if (!alone && options.bucket_bytes == 0 && options.first_bucket_bytes == 0)
         return {store, std::size_t{25} << 20, 1, std::size_t{1} << 20};
@@ -123,13 +123,13 @@ std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors
         return cut_of(memory.store(), where, options, !job);
     };
     auto parts = std::make_unique<EngineParts>(std::move(topology), tensors, std::move(ranks),
-                                               static_cast<std::size_t>(options.kept_programs), cut,
+                                               static_cast<std::size_t>(options.program_cache_size), cut,
                                                options.reduction == ReductionMode::fast);
     if (parts->topology.arithmetic.convolution == ConvAlgorithm::benchmark)
         parts->algorithms = std::make_unique<AlgorithmChoices>(
             job && job->info().store ? decided_together(*job->info().store, job->info().name)
                                      : AlgorithmChoices::Decide());
-    StepState state;
+    StepCounters state;
     state.seed = options.seed.value_or(current_seed());
     if (job) begin_alike(*parts, state, options.init_sync);
     for (const DeviceIndex d : parts->topology.devices.indices()) write_step_state(*parts, d, state);

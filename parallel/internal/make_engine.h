@@ -1,4 +1,5 @@
-// How an engine begins: its options are checked and agreed on, its replicas, streams and control words are made.
+// Creation of an engine: checks its options, makes the ranks agree on them, and creates replicas, streams and control
+// words.
 #pragma once
 
 #include <memory>

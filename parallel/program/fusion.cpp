@@ -11,7 +11,7 @@ namespace lockstep {
 
 namespace {
 
-/// Who writes and who uses each buffer of a program.
+/// The records that write and use each buffer of a program.
 class Uses {
 public:
     explicit Uses(const ShardProgram& program) {
@@ -26,7 +26,7 @@ public:
         for (const Delivery& delivery : program.deliveries) ++of_[delivery.gradient.buffer.get()].users;
     }
 
-    /// The one record that writes what `operand` holds, as a whole.
+    /// The only record that writes `operand`, as a whole.
     std::optional<std::size_t> maker(const Operand& operand) const {
         const auto found = of_.find(operand.buffer.get());
         if (!operand.buffer || !operand.buffer->is_symbolic() || found == of_.end()) return std::nullopt;
@@ -56,7 +56,7 @@ public:
 private:
     Record& at(std::size_t index) { return program_.records[index]; }
 
-    /// The record whose only result is `operand`, which nobody else uses.
+    /// The record whose only result is `operand` and which has only one user.
     std::optional<std::size_t> sole_maker(const Operand& operand) const {
         const auto maker = uses_.maker(operand);
         if (!maker || removed_[*maker] || !uses_.used_once(operand)) return std::nullopt;
@@ -64,7 +64,7 @@ private:
         return record.out.size() == 1 && same_memory(record.out[0], operand) ? maker : std::nullopt;
     }
 
-    /// Makes one record of `later` and the one that makes its first input, where a rule says what they are together.
+    /// Fuses `later` with the record that creates its first input, if a rule describes their combination.
     void fuse_with_maker(std::size_t later) {
         if (at(later).in.empty()) return;
         const auto earlier = sole_maker(at(later).in[0]);
@@ -78,7 +78,7 @@ private:
             replace(*earlier, later, std::move(fused->operation), std::move(fused->in));
     }
 
-    /// Whether all that record `index` does not read already is there when it runs.
+    /// Whether all operands that record `index` does not read itself are written before it runs.
     bool stands_before(std::size_t index, const std::vector<Operand>& operands) const {
         const std::vector<Operand>& read = program_.records[index].in;
         return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
@@ -89,28 +89,17 @@ private:
         });
     }
 
-    /// Puts `operation` in place of record `first`; it does what record `second` did as well.
+    /// Replaces record `first` by `operation`, which includes the work of record `second`.
     void replace(std::size_t first, std::size_t second, std::shared_ptr<const Operation> operation,
                  std::vector<Operand> in) {
-        const Trace& trace = *program_.trace;
-        KernelTable& table = KernelTable::of(trace.prototype().kind());
-        if (!table.has(*operation)) return;
-        const TraceSettings& settings = trace.settings();
-        KernelRequest request{settings.prototype,  settings.threads, settings.deterministic, 1, {}, {},
-                              settings.convolution};
-        for (const Operand& operand : in) request.in.push_back(operand.meta);
-        for (const Operand& operand : at(second).out) request.out.push_back(operand.meta);
-        auto asked = std::make_shared<const KernelRequest>(request);
-        std::shared_ptr<const Kernel> kernel = table.make(*operation, request);
-        for (std::size_t i = 0; i < in.size(); ++i)
-            if (in[i].buffer && !request.in[i].same_layout(in[i].meta)) return;
-        if (!request.out[0].same_layout(at(second).out[0].meta)) return;
-        at(first) = {std::move(operation), std::move(kernel), std::move(in), at(second).out, 0,
-                     at(first).call,       std::move(asked)};
+        std::optional<Record> record = make_record(std::move(operation), std::move(in), at(second).out, at(first).call,
+                                                   program_.trace->settings());
+        if (!record) return;
+        at(first) = std::move(*record);
         removed_[second] = true;
     }
 
-    /// Removes the records that were joined to others.
+    /// Removes the records that were fused into others.
     void compact() {
         const auto kept_before = [this](std::size_t index) {
             return index - static_cast<std::size_t>(std::count(

@@ -1,4 +1,4 @@
-// Fusion: a record that only passes over what the record before it has written becomes a part of that record.
+// Fusion: a record that only makes a pass over the output of the record before it becomes a part of that record.
 #pragma once
 
 #include "lockstep/parallel/program/shard_program.h"

@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace {
 
-/// Leaves out inputs that only outputs need which nobody wants.
+/// Removes inputs that are only needed for unused outputs.
 void narrow(Record& record, const std::set<const Buffer*>& wanted) {
     for (std::size_t i = 0; i < record.in.size(); ++i) {
         bool needed = false;

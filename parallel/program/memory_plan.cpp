@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lockstep/runtime/round_up.h"
+
 namespace lockstep {
 
 std::size_t plan_memory(std::vector<PlannedBuffer>& buffers) {
@@ -13,12 +15,12 @@ std::size_t plan_memory(std::vector<PlannedBuffer>& buffers) {
     std::vector<const PlannedBuffer*> placed;  // by offset
     std::size_t total = 0;
     for (PlannedBuffer* buffer : by_size) {
-        const std::size_t bytes = (buffer->bytes + alignment - 1) / alignment * alignment;
+        const std::size_t bytes = round_up(buffer->bytes, alignment);
         std::size_t offset = 0;
         for (const PlannedBuffer* other : placed) {
             if (other->last < buffer->first || other->first > buffer->last) continue;
             if (offset + bytes <= other->offset) break;
-            offset = std::max(offset, other->offset + (other->bytes + alignment - 1) / alignment * alignment);
+            offset = std::max(offset, other->offset + round_up(other->bytes, alignment));
         }
         buffer->offset = offset;
         total = std::max(total, offset + bytes);

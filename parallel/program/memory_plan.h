@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// A temporary with the records [first, last] during which it must stay.
+/// A temporary with the records [first, last] during which it is live.
 struct PlannedBuffer {
     std::size_t bytes = 0;
     long first = 0, last = -1;  ///< last < first: never used

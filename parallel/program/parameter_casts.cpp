@@ -11,7 +11,7 @@ namespace lockstep {
 
 namespace {
 
-/// All of `operand`'s buffer, row-major.
+/// Whether `operand` is all of its buffer, row-major.
 bool is_whole(const Operand& operand) {
     return operand.buffer && !operand.meta.opaque && operand.meta.is_contiguous() && operand.meta.offset == 0 &&
            operand.buffer->bytes() == operand.meta.bytes();
@@ -41,7 +41,7 @@ std::vector<ParameterCast> take_parameter_casts(std::vector<Record>& records, co
         const Operand &from = record.in[0], &to = record.out[0];
         const auto parameter = parameters.find(from.buffer.get());
         if (parameter == parameters.end() || !is_whole(from) || !is_whole(to) || !to.buffer->is_symbolic() ||
-            !is_short_float(to.meta.dtype) || kept.contains(to.buffer.get()))
+            !is_half_type(to.meta.dtype) || kept.contains(to.buffer.get()))
             return false;
         casts.push_back({parameter->second, to.meta.dtype, to.buffer->trace_id()});
         return true;
@@ -56,7 +56,7 @@ std::vector<CastRange> cast_ranges(const std::vector<const ShardProgram*>& progr
         for (const ParameterCast& cast : program->casts)
             wanted.emplace(cast.dtype, cast.parameter.arena, cast.parameter.number);
     std::vector<CastRange> ranges;
-    int next = 0;  // after the parameter that the last range ends with
+    int next = 0;  // after the last parameter of the previous range
     for (const auto& [dtype, arena, number] : wanted) {
         const ArenaSegment& segment =
             arenas[static_cast<std::size_t>(arena)].segments[static_cast<std::size_t>(number)];

@@ -1,4 +1,4 @@
-// Parameters in 16 bits (Autocast), which are made for all of a device's shards at once.
+// 16-bit copies of parameters (Autocast), which are computed for all of a device's shards at once.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-/// Removes the records that convert whole parameters to 16-bit floats from `records`, those of forward. Their results
-/// are the same on all shards. Excluded are those whose result outlives the shard's work: outputs, and inputs of
+/// Removes the records that convert whole parameters to 16-bit floats from `records`, which are those of forward. Their
+/// results are equal on all shards. Excluded are records whose result outlives the shard's work: outputs, and inputs of
 /// records that span shards or commit.
 std::vector<ParameterCast> take_parameter_casts(std::vector<Record>& records, const std::vector<Record>& commits,
                                                 const std::vector<Operand>& outputs, const ParameterStore& store);

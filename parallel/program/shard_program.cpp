@@ -51,6 +51,32 @@ void ShardProgram::note_read_back(const ParameterStore& store) {
         }
 }
 
+std::optional<Record> make_record(std::shared_ptr<const Operation> operation, std::vector<Operand> in,
+                                  std::vector<Operand> out, const char* call, const TraceSettings& settings) {
+    KernelTable& table = KernelTable::of(settings.prototype.kind());
+    if (!table.has(*operation)) return std::nullopt;
+    KernelRequest request;
+    request.device = settings.prototype;
+    request.threads = settings.threads;
+    request.deterministic = settings.deterministic;
+    request.convolution = settings.convolution;
+    request.shards = operation->scope() == OperationScope::all_shards ? settings.shards : 1;
+    for (const Operand& operand : in) request.in.push_back(operand.meta);
+    for (const Operand& operand : out) request.out.push_back(operand.meta);
+    Record record;
+    record.asked = std::make_shared<const KernelRequest>(request);
+    record.kernel = table.make(*operation, request);
+    for (std::size_t i = 0; i < in.size(); ++i)
+        if (in[i].buffer && !request.in[i].same_layout(in[i].meta)) return std::nullopt;
+    for (std::size_t i = 0; i < out.size(); ++i)
+        if (out[i].buffer && !request.out[i].same_layout(out[i].meta)) return std::nullopt;
+    record.operation = std::move(operation);
+    record.in = std::move(in);
+    record.out = std::move(out);
+    record.call = call;
+    return record;
+}
+
 void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
     const auto spans = [](const ShardProgram& program) {
         std::vector<const Record*> found;

@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ struct ParameterCast {
     friend auto operator<=>(const ParameterCast&, const ParameterCast&) = default;
 };
 
-/// A tensor outside the trace that backward reads: it must be as forward found it.
+/// A tensor outside the trace that backward reads: it must not change after forward.
 struct ReadBack {
     std::shared_ptr<Storage> storage;
     std::string name;  ///< name of the parameter or buffer, or a description of the constant
@@ -43,12 +44,12 @@ enum class Pass : std::uint8_t {
     step           ///< forward, loss, backward
 };
 
-/// Whether a program of that kind has a backward.
+/// Whether such a program has a backward.
 constexpr bool has_backward(Pass pass) { return pass == Pass::training || pass == Pass::step; }
 
-/// Forward and loss as they were traced, before records were moved or joined.
+/// The trace of forward and loss, before records were moved or fused.
 struct ForwardTrace {
-    std::vector<Record> records;  ///< then those that commit
+    std::vector<Record> records;  ///< followed by the records that commit
     std::vector<Operand> outputs;
     std::string graph;      ///< the operations of backward, as bytes
     std::string structure;  ///< see ShardProgram
@@ -64,13 +65,14 @@ struct ShardProgram {
     std::vector<Operand> input_gradients;
     Operand loss;                       ///< value of the loss, scalar of its dtype (step); for this microbatch only
     std::vector<Operand> denominators;  ///< inputs for the denominators of the loss (microbatches)
-    /// Of the gradients of all shards: squared norm / rows, summed, f64 scalar; no buffer: not measured (step).
+    /// Squared norm of the gradients of all shards, divided by rows and summed, f64 scalar; no buffer: not measured
+    /// (step).
     Operand squares;
     Operand loss_scale;  ///< input for the scale of the loss, f64; no buffer: not scaled (step)
-    /// Computes the denominators of this shard, as outputs; null without any.
+    /// Computes the denominators of this shard, as outputs; null if it has no denominators.
     std::shared_ptr<const ShardProgram> denominator_program;
     std::vector<Record> records;   ///< forward [0, commit_begin), commits, backward [backward_begin, end)
-    std::size_t commit_begin = 0;  ///< agreement on the status comes right before this record
+    std::size_t commit_begin = 0;  ///< the ranks agree on the status immediately before this record
     std::size_t backward_begin = 0;
     std::vector<Delivery> deliveries;
     std::vector<ParameterCast> casts;               ///< content of the arena of casts before the first record runs
@@ -93,14 +95,20 @@ struct ShardProgram {
     void note_read_back(const ParameterStore& store);
 };
 
-/// The parameter or buffer that `storage` belongs to; empty where it belongs to none.
+/// Name of the parameter or buffer that `storage` belongs to; empty if it belongs to neither.
 std::string name_of_member(const ParameterStore& store, const Storage& storage);
 
 /// Whether it reads the inputs of all shards.
-inline bool spans_shards(const Record& record) { return record.operation->reach() == Reach::all_shards; }
+inline bool spans_shards(const Record& record) { return record.operation->scope() == OperationScope::all_shards; }
 
-/// Throws InvalidArgument unless outputs have the same structure and can be gathered, and the records that span shards
-/// agree in number, order, operation and shapes: `a` and `b` were traced for shards of different lengths of one batch.
+/// A record of `operation` on these operands, for a program with these settings; nullopt if the backend has no kernel
+/// for it, or only one for other layouts. `call`: see Record::call.
+std::optional<Record> make_record(std::shared_ptr<const Operation> operation, std::vector<Operand> in,
+                                  std::vector<Operand> out, const char* call, const TraceSettings& settings);
+
+/// Throws InvalidArgument unless the outputs have the same structure and can be gathered, and the records that span
+/// shards agree in number, order, operation and shapes: `a` and `b` were traced for shards of different lengths of one
+/// batch.
 void require_matching_spans(const ShardProgram& a, const ShardProgram& b);
 
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/environment.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep {
 
@@ -42,7 +42,7 @@ std::vector<char> bytes_of(const Buffer& buffer) {
     return bytes;
 }
 
-/// The same buffer of the trace, the same parameter, or a constant of the same value.
+/// The same buffer of the trace, the same parameter, or a constant of equal value.
 bool same_operand(const Operand& a, const Operand& b) {
     if (!a.buffer || !b.buffer) return !a.buffer && !b.buffer;
     if (!a.meta.same_layout(b.meta) || a.meta.offset != b.meta.offset) return false;
@@ -50,7 +50,7 @@ bool same_operand(const Operand& a, const Operand& b) {
         return a.buffer->is_symbolic() && b.buffer->is_symbolic() && a.buffer->trace_id() == b.buffer->trace_id();
     if (a.buffer == b.buffer) return true;
     if (a.buffer->whole() || b.buffer->whole()) return false;  // parameters
-    // Constants that forward makes anew at every call.
+    // Constants that forward creates again in every call.
     return a.buffer->bytes() == b.buffer->bytes() && bytes_of(*a.buffer) == bytes_of(*b.buffer);
 }
 
@@ -74,7 +74,7 @@ std::string element_text(DType dtype, const char* bytes, std::size_t offset) {
     }
 }
 
-/// How an operand was and how it is.
+/// Old and new state of an operand.
 std::string difference(const Operand& before, const Operand& after, const ParameterStore& store) {
     const auto name = [&store](const Operand& operand) -> std::string {
         if (!operand.buffer) return "nothing";

@@ -1,5 +1,5 @@
-// Host state that forward or loss read is frozen with the program. To find out when it changed, forward is traced again
-// now and then, and compared.
+// Host state that forward or loss read is frozen with the program. To detect changes, forward is traced again at
+// intervals, and compared.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace lockstep {
 
-/// Uses of a cached program that trace forward again: 1, 2, 3, 10, 100, 1000 and so on; with LOCKSTEP_CHECK_TRACE=1
-/// all.
+/// Selects the uses of a cached program that trace forward again: 1, 2, 3, 10, 100, 1000 and so on; with
+/// LOCKSTEP_CHECK_TRACE=1 all.
 class TraceChecks {
 public:
-    /// Counts a use. Whether it is one of those, or the last one of those did not pass.
+    /// Counts a use. Returns whether it is one of those, or the last check did not pass.
     bool due();
     void passed() { next_ = uses_ < 3 ? uses_ + 1 : uses_ < 10 ? 10 : next_after(uses_); }
 
@@ -21,7 +21,7 @@ private:
     std::uint64_t uses_ = 0, next_ = 1;
 };
 
-/// Throws InvalidArgument, naming the first difference, unless `now` records what `kept` was made of.
+/// Throws InvalidArgument, naming the first difference, unless `now` has the same records as the trace of `kept`.
 void require_same_trace(const ShardProgram& kept, const ForwardTrace& now, const ParameterStore& store);
 
 }  // namespace lockstep

@@ -8,16 +8,17 @@
 #include <set>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/gradient_operations.h"
-#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/parallel/program/fusion.h"
+#include "lockstep/parallel/program/joining.h"
 #include "lockstep/parallel/program/loss_denominators.h"
 #include "lockstep/parallel/program/parameter_casts.h"
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/host_random.h"
+#include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -30,7 +31,7 @@ Operand operand_of(const Tensor& tensor) {
     return {tensor.impl()->storage->buffer, meta, nullptr};
 }
 
-/// Finds out which parameter a leaf is.
+/// Maps leaves to parameters.
 class ParameterIndex {
 public:
     explicit ParameterIndex(const ParameterStore& store) {
@@ -39,7 +40,7 @@ public:
                 ids_[store.tensor(store.parameters()[a].segments[i]).impl().get()] = {static_cast<int>(a),
                                                                                       static_cast<int>(i)};
     }
-    /// Nothing for a leaf that is no parameter of the model.
+    /// Nullopt for a leaf that is not a parameter of the model.
     std::optional<ParameterId> of(const Tensor& leaf) const {
         const auto found = ids_.find(leaf.impl().get());
         return found == ids_.end() ? std::nullopt : std::optional(found->second);
@@ -68,7 +69,7 @@ public:
         for (const Tensor& gradient : input_gradients_)
             program_.input_gradients.push_back(gradient.defined() ? operand_of(gradient.contiguous()) : Operand{});
     }
-    /// Undefined where no parameter has a gradient.
+    /// Undefined if no parameter has a gradient.
     const Tensor& squares() const { return squares_; }
 
 private:
@@ -81,12 +82,12 @@ private:
         const auto parameter = parameters_.of(leaf);
         if (!parameter) refuse(leaf);
         const Tensor own = exclusive(gradient);
-        // Before it may be summed where it lies.
+        // Before the executor may sum it in place.
         if (measures_) measure(own);
         program_.deliveries.push_back({*parameter, operand_of(own), program_.trace->records().size() - 1});
     }
 
-    /// Nobody would update `leaf`, or save it.
+    /// Refuses `leaf`, which would never be updated or saved.
     [[noreturn]] void refuse(const Tensor& leaf) const {
         const auto reads_it = [&](const Record& record) {
             return std::any_of(record.in.begin(), record.in.end(),
@@ -113,7 +114,7 @@ private:
         squares_ = squares_.defined() ? add(squares_, sum) : sum;
     }
 
-    /// `gradient` alone in a buffer of its own, row-major: the executor lets that buffer be the arena itself.
+    /// `gradient` as the only tensor in a row-major buffer: the executor may place that buffer in the arena.
     Tensor exclusive(const Tensor& gradient) {
         const Operand operand = operand_of(gradient);
         const bool whole = operand.buffer->is_symbolic() && operand.meta.is_contiguous() && operand.meta.offset == 0 &&
@@ -138,14 +139,16 @@ private:
     std::set<const Buffer*> taken_;
 };
 
-/// Of the gradients of all shards, each divided by its rows. `scale`: what gradients are a multiple by, or undefined.
+/// Squared gradients summed over all shards, each divided by its rows. `scale`: the factor of the gradients, or
+/// undefined.
 Tensor squares_over_shards(Tensor squares, std::int64_t rows, const Tensor& scale) {
     const NoGrad no_grad;
     if (scale.defined()) squares = div(div(squares, scale), scale);
     return sum_over_shards(squares * (1.0 / static_cast<double>(rows)));
 }
 
-/// Lets the denominators of the loss come in from outside: notes where, and the program that computes this shard's own.
+/// Makes the denominators of the loss inputs of the program: stores their operands, and the program that computes this
+/// shard's own.
 std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vector<Loss::Term>& terms) {
     const NoGrad no_grad;
     std::vector<Record>& records = program.trace->records();
@@ -171,8 +174,8 @@ std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vecto
     return pooled;
 }
 
-/// Sums the terms of the loss over all shards; returns its value and the gradients that backward starts from. `pooled`:
-/// denominators that are sums already, or null. `scale`: what those gradients are multiplied by, or undefined.
+/// Sums the terms of the loss over all shards; returns its value and the gradients with which backward begins.
+/// `pooled`: denominators that are sums already, or null. `scale`: the factor of those gradients, or undefined.
 Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>* pooled, const Tensor& scale,
                  bool stops_at_nan, std::vector<Tensor>& numerators, std::vector<Tensor>& gradients) {
     const NoGrad no_grad;
@@ -206,8 +209,8 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>
                                    : apply_one(CheckFinite{}, {value}, TensorMeta::contiguous(value.dtype(), {}));
 }
 
-/// Moves records whose results only commits use after the others: nothing in forward waits for them. (Pooled
-/// statistics span shards: in the middle of forward they would hold all devices up.)
+/// Moves records whose results only commits use after the others, because nothing in forward waits for them. (Pooled
+/// statistics span shards: in the middle of forward they would delay all devices.)
 void defer_to_commits(std::vector<Record>& records, const std::vector<Record>& commits) {
     std::set<const Buffer*> used_by_commits;
     for (const Record& commit : commits)
@@ -226,7 +229,7 @@ void defer_to_commits(std::vector<Record>& records, const std::vector<Record>& c
     records.insert(records.end(), std::make_move_iterator(deferred.rbegin()), std::make_move_iterator(deferred.rend()));
 }
 
-/// The operations that backward goes through from `roots`, in the order in which they were made, as bytes.
+/// The operations that backward visits from `roots`, in the order of their creation, as bytes.
 std::string graph_of(const std::vector<Tensor>& roots) {
     std::map<std::uint64_t, const AutogradNode*> nodes;  // by number
     std::vector<const AutogradNode*> stack;
@@ -267,7 +270,7 @@ std::vector<std::shared_ptr<Storage>> written_by(const std::vector<Record>& comm
     return written;
 }
 
-/// Takes back what counted as a write when it was traced: programs write when they run.
+/// Reverts the write that was counted during tracing: programs write when they run.
 void forget_write(Storage& storage) {
     --storage.writes;
     if (storage.group) --storage.group->writes;
@@ -283,7 +286,7 @@ TensorMeta with_rows(const TensorMeta& input, std::int64_t rows) {
 
 namespace {
 
-/// Forward and loss of a shard, with what backward begins with.
+/// Forward and loss of a shard, with the tensors from which backward begins.
 struct ForwardHalf {
     std::vector<Tensor> inputs;
     std::vector<Tensor> roots, gradients;
@@ -299,7 +302,7 @@ void require_trainable(const std::vector<Tensor>& roots, const ParameterStore& s
                     frozen ? " (all are frozen)" : ""));
 }
 
-/// Calls the model and the loss. Under a TraceScope of `program.trace`.
+/// Calls the model and the loss. Requires a TraceScope of `program.trace`.
 ForwardHalf trace_forward(ShardProgram& program, const ProgramRequest& request, std::int64_t rows,
                           const ParameterStore& store, bool stops_at_nan) {
     Trace& trace = *program.trace;
@@ -364,7 +367,7 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     const TraceScope scope(trace);
     const Autocast precision(Autocast::dtype_or(settings.autocast));
     const ForwardHalf half = trace_forward(program, request, rows, store, stops_at_nan);
-    // In PyTorch's longer form backward reads what this forward has made, whatever another one makes meanwhile.
+    // In a manual step, backward must read the casts of this forward, even if another forward runs in between.
     if (request.pass != Pass::training)
         program.casts = take_parameter_casts(trace.records(), trace.commits(), program.outputs, store);
     const std::vector<std::shared_ptr<Storage>> written = written_by(trace.commits());
@@ -382,6 +385,7 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     }
     program.records = std::move(trace.records());
     fuse_neighbours(program);
+    join_alike(program);
     program.note_outside();
     program.note_read_back(store);
     if (request.pass != Pass::inference) program.written = written;

@@ -1,4 +1,5 @@
-// Tracing: a model's forward, its loss and backward, called once for a shard of some shape, become a shard program.
+// Tracing: converts a model's forward, its loss and backward, called once for a shard of some shape, to a shard
+// program.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct ProgramRequest {
 /// `input` with another number of rows.
 TensorMeta with_rows(const TensorMeta& input, std::int64_t rows);
 
-/// Traces the call for shards of `rows` rows. `stops_at_nan`: a loss that is not finite is reported.
+/// Traces the call for shards of `rows` rows. `stops_at_nan`: a non-finite loss is reported.
 ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
                          const ParameterStore& store, bool stops_at_nan);
 

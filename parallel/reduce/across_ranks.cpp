@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/parallel/schedule/schedule_builder.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -12,8 +13,8 @@ namespace {
 
 constexpr std::size_t report_alignment = 64;
 
-/// What every rank says of a step to the others. What came from another collective, because a rank calls something else
-/// than they do, has no mark.
+/// Data that every rank sends to the others about a step. If a rank makes another call than the others, they receive
+/// data of another collective, without the mark.
 struct Fingerprint {
     static constexpr std::uint64_t true_mark = 0x6c6f636b73746570;
     std::uint64_t mark = 0, program = 0;
@@ -35,14 +36,11 @@ std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_ran
     return {};
 }
 
-std::size_t aligned_in_report(std::size_t bytes) {
-    return (bytes + report_alignment - 1) / report_alignment * report_alignment;
-}
-
 /// Bytes that operands take.
 std::size_t bytes_of(std::span<const Operand> operands) {
     std::size_t bytes = 0;
-    for (const Operand& operand : operands) bytes += operand.buffer ? aligned_in_report(operand.buffer->bytes()) : 0;
+    for (const Operand& operand : operands)
+        bytes += operand.buffer ? round_up(operand.buffer->bytes(), report_alignment) : 0;
     return bytes;
 }
 
@@ -69,7 +67,7 @@ std::vector<MemoryRef> AcrossRanks::emit_gathering(ScheduleBuilder& builder, con
                     continue;
                 }
                 MemoryRef part = parts.part_of(rank, offset, operand.buffer->bytes());
-                offset += aligned_in_report(operand.buffer->bytes());
+                offset += round_up(operand.buffer->bytes(), report_alignment);
                 if (rank == topology.rank) {
                     MemoryRef own = builder.memory().ref(shard, operand);
                     own.first = 0;
@@ -104,7 +102,7 @@ std::vector<MemoryRef> AcrossRanks::emit_outputs(ScheduleBuilder& builder) {
 std::vector<MemoryRef> AcrossRanks::emit_statuses(ScheduleBuilder& builder, int shards) {
     const Topology& topology = builder.topology();
     emit_report(builder);
-    emit_collective_check(builder.emitter(), ranks_, false);  // first: a report that has not come says nothing
+    emit_collective_check(builder.emitter(), ranks_, false);  // first, because a report that has not arrived is invalid
     std::vector<MemoryRef> words;
     for (int shard = 0; shard < shards; ++shard) {
         const RankIndex rank = topology.rank_of(shard);
@@ -121,7 +119,7 @@ std::map<std::size_t, MemoryRef> AcrossRanks::lay_out_news(ScheduleBuilder& buil
     std::map<std::size_t, MemoryRef> news;
     const auto tell = [&](std::size_t size, const std::function<MemoryRef()>& on_rank_0) {
         const std::size_t offset = bytes;
-        bytes += aligned_in_report(size);
+        bytes += round_up(size, report_alignment);
         if (topology.rank == rank_0) {
             MemoryRef from = on_rank_0();
             from.first = 0;
@@ -139,7 +137,7 @@ std::map<std::size_t, MemoryRef> AcrossRanks::lay_out_news(ScheduleBuilder& buil
                 tell(buffer->bytes(), [&] { return part->carry->in_copy(memory, fixed(buffer)); });
         return news;
     }
-    // What commits read and no commit wrote.
+    // Values that commits read and no commit wrote.
     for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
         for (const Operand& operand : program.records[i].in) {
             if (!operand.buffer || !operand.buffer->is_symbolic()) continue;
@@ -169,7 +167,7 @@ void AcrossRanks::emit_report(ScheduleBuilder& builder) {
 
     Stream& collective = topology.collective();
     emitter.wait(collective, builder.record_lanes());
-    if (builder.part()) emitter.wait(collective, topology.reduce(first_device));  // where buffers are prepared
+    if (builder.part()) emitter.wait(collective, topology.reduce(first_device));  // buffers are prepared on it
     const MemoryRef statuses = emitter.memory().control(first_device).statuses(topology.held);
     emitter.copy(collective, statuses, report_->part_of(topology.rank, 0, statuses.bytes));
     for (const auto& [offset, from] : news)
@@ -184,7 +182,7 @@ void AcrossRanks::emit_comparison(ScheduleBuilder& builder, const std::vector<st
     std::vector<MemoryRef> all;
     for (const RankIndex rank : topology.every_rank())
         all.push_back(report_->part_of(rank, at(offsets, rank), sizeof(Fingerprint)));
-    // On the stream of the collectives, but no other rank takes part.
+    // On the stream of the collectives, without other ranks.
     emit_collective(emitter, ranks_,
                     {.name = "fingerprint",
                      .body =

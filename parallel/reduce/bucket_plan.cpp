@@ -36,7 +36,8 @@ BucketPlan::BucketPlan(const EngineMemory& memory, const ReductionMemory& reduct
     };
     std::stable_sort(buckets.begin(), buckets.end(),
                      [&](const Bucket& a, const Bucket& b) { return moment(a) < moment(b); });
-    // Each after those before it; where ranks run different programs, between the same operations over all shards, too.
+    // Each bucket after those before it. If ranks run different programs, also between the same operations over all
+    // shards.
     RecordPair done;
     for (const Bucket& bucket : buckets) {
         const RecordPair own_records = ready_after(memory, batch, bucket);

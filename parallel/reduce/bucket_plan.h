@@ -16,8 +16,8 @@ struct BucketPlan {
     std::vector<Bucket> buckets;    ///< in the order in which backward finishes them
     std::vector<RecordPair> ready;  ///< by bucket: after which records it is reduced
 
-    /// `used`: what all ranks use; null: what the program uses itself. Throws InvalidArgument where shards give
-    /// gradients to different parameters, and for unused parameters where the ranks don't allow that.
+    /// `used`: the parameters that all ranks use; null: those that the program uses itself. Throws InvalidArgument if
+    /// shards give gradients to different parameters, and for unused parameters if the ranks do not allow them.
     BucketPlan(const EngineMemory& memory, const ReductionMemory& reduction, Ranks& ranks, const BatchProgram& batch,
                const UsedParameters* used);
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/parallel/schedule/schedule_builder.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
@@ -52,7 +52,7 @@ GradientPlan BucketReduction::plan(int shard, const ShardProgram& program) const
         if (!node.in_arena())  // its buckets are moved to a slot when they are ready, part by part
             for (std::size_t b = 0; b < plan_.buckets.size(); ++b)
                 if (plan_.buckets[b].contains(delivery.parameter)) last = std::max(last, plan_.ready[b].full);
-        // A longer shard of the same sum may come later in the order of records.
+        // A longer shard of the same sum may be later in the order of records.
         wanted.kept.push_back(batch_.uneven() ? static_cast<long>(program.records.size()) : last);
     }
     return wanted;
@@ -165,7 +165,7 @@ void BucketReduction::emit_bucket(Emitter& emitter, const Bucket& bucket, const 
     std::vector<int> read, updated;
     for (const DeviceIndex d : IndexRange<DeviceIndex>(0, by_slices() ? topology_.devices.size() : 1)) {
         const Bucket part = by_slices() ? reduction_.cut().slice(bucket, d) : bucket;
-        memory_.store()->need_gradients(d);
+        memory_.store()->ensure_gradients(d);
         const MemoryRef target =
             spec_.after == AfterSum::accumulate ? reduction_.sums_beside_root(part) : reduction_.gradients(d, part);
         const std::vector<int> summed =

@@ -1,4 +1,4 @@
-// Common base of all reductions: buckets one after another, each when backward has finished its gradients.
+// Common base of all reductions: buckets one after another, each when backward has completed its gradients.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace lockstep {
 enum class AfterSum : std::uint8_t {
     update,          ///< parameters are updated: a step
     keep,            ///< first microbatch: sums stay in the gradient arenas of the summing devices
-    add,             ///< a microbatch in between: its sums are added to those
+    add,             ///< a microbatch in between: its sums are added to them
     add_and_update,  ///< the last one
     accumulate       ///< backward of a manual step: added to the gradient arena of device 0, when the step is good
 };
@@ -27,14 +27,14 @@ enum class AfterSum : std::uint8_t {
 /// Gradients that several processes average in the backward of a manual step.
 enum class GradientSync : std::uint8_t {
     new_ones,  ///< the gradients of this backward
-    all,       ///< those, and what earlier backwards without sync have left in the arena
-    none       ///< nothing: every process accumulates its own gradients
+    all,       ///< those, and the gradients that earlier backwards without sync have left in the arena
+    none       ///< none: every process accumulates its own gradients
 };
 
 /// A program's settings for its reduction.
 struct ReductionSpec {
     AfterSum after = AfterSum::accumulate;
-    Optimizer* optimizer = nullptr;  ///< null where `after` is accumulate
+    Optimizer* optimizer = nullptr;  ///< null if `after` is accumulate
     GradientSync sync = GradientSync::new_ones;
     GateRules gate = {};  ///< checks before the first update
 };
@@ -59,16 +59,17 @@ protected:
     /// Moves the sum of `part` to `target`, on `device`; returns the events after which it is complete.
     virtual std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                                       const MemoryRef& target, const std::vector<int>& ready) = 0;
-    /// Emits what keeps a failed sum from being committed, on the commit stream, which has waited for the sum.
+    /// Emits the check that prevents a failed sum from being committed, on the commit stream, which has waited for the
+    /// sum.
     virtual void emit_check(Emitter& emitter) { static_cast<void>(emitter); }
     /// Adds the sum to device 0's gradient arena, if the step is valid.
     virtual void emit_accumulation(Emitter& emitter, const Bucket& bucket);
 
     bool adds() const { return spec_.after == AfterSum::add || spec_.after == AfterSum::add_and_update; }
-    /// A microbatch before the last: what it sums waits for the next one.
+    /// Whether it is a microbatch before the last, whose sums wait for the next one.
     bool waits_for_more() const { return spec_.after == AfterSum::keep || spec_.after == AfterSum::add; }
     bool updates() const { return spec_.after == AfterSum::update || spec_.after == AfterSum::add_and_update; }
-    /// A bucket is updated as soon as it is summed.
+    /// Whether a bucket is updated as soon as it is summed.
     bool updates_each_bucket() const { return updates() && spec_.gate.empty(); }
     /// Whether a part of the step may have been committed when the bucket is summed: by the update of an earlier
     /// bucket, or by forward.
@@ -83,15 +84,15 @@ protected:
     PartialSums sums_;
     int turn_ = 0;       ///< slot of the bucket
     int number_ = 0;     ///< number of the bucket
-    bool last_ = false;  ///< it is the last one
+    bool last_ = false;  ///< whether it is the last one
 
 private:
     /// Sums elements [begin, end) of a parameter over the shards of `node`.
     void emit_fold(ScheduleBuilder& builder, const GradientNode& node, ParameterId parameter, std::int64_t begin,
                    std::int64_t end, const MemoryRef& sum);
-    /// Sums in arenas, as soon as a parameter's gradients are complete.
+    /// Emits sums in arenas, as soon as a parameter's gradients are complete.
     void emit_folds(ScheduleBuilder& builder, RecordPair done);
-    /// On the bucket's turn: sums in slots, and zeros where only other ranks have gradients.
+    /// Emits, on the bucket's turn, sums in slots, and zeros if only other ranks have gradients.
     void emit_bucket_folds(ScheduleBuilder& builder, const Bucket& bucket);
     void emit_bucket(Emitter& emitter, const Bucket& bucket, const std::vector<int>& ready);
     /// Adds up lanes' sums on devices that have several, before others read them. Returns `ready` and the events of

@@ -6,8 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -25,7 +26,7 @@ void tell_others(const OtherRanks& others, std::string_view what) {
     others.abort(fmt::format("rank {} stopped: {}", others.job->rank(), what));
 }
 
-/// What a collective throws ends what hosts wait for in the agreement.
+/// Runs `body`. A failed collective also ends the agreement that hosts wait for.
 void meet(const OtherRanks& others, const Body& body, const KernelArgs& call) {
     try {
         body(*others.job, call);
@@ -55,10 +56,10 @@ TaskSpec task_of(const Emitter& emitter, const Ranks& ranks, CollectiveSpec spec
 
 constexpr std::size_t staging_alignment = 256;
 
-/// The steps of devices whose memory the host cannot use have no number here.
+/// Steps of devices whose memory the host cannot access have no number here.
 constexpr std::int64_t some_step = 0;
 
-/// Where the operands of one collective lie in pinned memory.
+/// Locations of the operands of one collective in pinned memory.
 class StagedOperands {
 public:
     explicit StagedOperands(const CollectiveSpec& spec) {
@@ -85,7 +86,7 @@ private:
     }
     std::size_t take(const MemoryRef& ref) {
         const std::size_t begin = bytes_;
-        bytes_ += (ref.bytes + staging_alignment - 1) / staging_alignment * staging_alignment;
+        bytes_ += round_up(ref.bytes, staging_alignment);
         return begin;
     }
 
@@ -93,10 +94,11 @@ private:
     std::vector<std::size_t> in_, out_;
 };
 
-/// Made in the order of the stream: by a host function on a thread of the device's driver, where it calls no device,
-/// and what it waits for is other processes, which wait for no stream of this one but through what it has sent already.
-/// A backend that may call CUDA (an MPI that knows GPUs asks the driver about every pointer) is called by the host
-/// instead: another thread may be in the driver, waiting for the stream with a lock that such a question wants.
+/// A collective that runs in the order of the stream. Normally a host function on a thread of the device's driver makes
+/// it: it calls no device, and only waits for other processes, which wait for no stream of this process except through
+/// data already sent. A backend that may call CUDA (an MPI with GPU support queries the driver about every pointer) is
+/// called by the host instead. Otherwise another thread could be in the driver, waiting for the stream with a lock that
+/// such a query needs.
 struct HostCall {
     OtherRanks others;
     std::shared_ptr<Health> health;
@@ -127,9 +129,9 @@ private:
     void mark_status() const { status->code = static_cast<std::int32_t>(StatusCode::operation_failed); }
     void perform() const {
         try {
-            const Launch launch{device};
+            const ExecContext context{device};
             const KernelArgs call{
-                launch, pointers.data(), pointers.data() + inputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 1};
+                context, pointers.data(), pointers.data() + inputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 1};
             meet(others, body, call);
         } catch (const CommunicationError&) {
             throw;  // names rank and operation itself
@@ -167,7 +169,7 @@ void emit_staged(Emitter& emitter, Ranks& ranks, CollectiveSpec spec) {
     emitter.copy(stream, fixed(memory, operands.status(), sizeof(StatusWord)), *ranks.status);
 }
 
-/// The communicator enqueues it itself.
+/// Lets the communicator enqueue it.
 void emit_on_gpu(Emitter& emitter, const Ranks& ranks, CollectiveSpec spec) {
     TaskSpec task;
     task.kernel =
@@ -179,7 +181,7 @@ void emit_on_gpu(Emitter& emitter, const Ranks& ranks, CollectiveSpec spec) {
     emitter.run(emitter.topology().collective(), std::move(task));
 }
 
-/// GPUs go on after an operation that was given up. By then its communicator knows.
+/// GPUs continue after an aborted operation. At that point its communicator has recorded the failure.
 void emit_check_of_gpu(Emitter& emitter, Ranks& ranks, bool after_commits) {
     emit_staged(emitter, ranks,
                 {.name = "check",

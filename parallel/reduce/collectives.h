@@ -1,4 +1,4 @@
-// Operations between processes as parts of a schedule, on the stream where this process talks to the others.
+// Operations between processes as parts of a schedule, on the stream for communication with other processes.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,8 @@ namespace lockstep {
 
 struct CollectiveSpec {
     std::string name;
-    /// Makes one collective: on the memory of the device, where the host or the backend can use it, else on the host's.
+    /// Runs one collective: on the memory of the device, if the host or the backend can access it, otherwise on the
+    /// host's.
     std::function<void(Communicator&, const KernelArgs&)> body;
     std::vector<MemoryRef> in = {}, out = {};  ///< an output that is read is an input as well, as a whole or in part
     bool ranks_meet = true;                    ///< whether other ranks take part; if not, it works on host memory
@@ -27,17 +28,17 @@ struct CollectiveSpec {
 /// be invalid.
 void emit_collective(Emitter& emitter, Ranks& ranks, CollectiveSpec spec);
 
-/// Makes the commit stream wait for the collectives emitted so far: nothing is committed from here on where one has
-/// failed. CPU devices learn that from Health. `after_commits`: as in CollectiveSpec.
+/// Makes the commit stream wait for the collectives emitted so far: nothing is committed from here on if one has
+/// failed. CPU devices get the failure from Health. `after_commits`: as in CollectiveSpec.
 void emit_collective_check(Emitter& emitter, Ranks& ranks, bool after_commits);
 
 /// Memory with the parts of all ranks, contiguous in the order of ranks.
 class RankParts {
 public:
     RankParts(const Topology& topology, std::vector<std::size_t> bytes, std::string_view tag);
-    /// `bytes` bytes of what a rank fills, from byte `offset` on.
+    /// The `bytes` bytes of a rank's part from byte `offset` on.
     MemoryRef part_of(RankIndex rank, std::size_t offset, std::size_t bytes) const;
-    /// Enqueues that every rank gets the parts of all others.
+    /// Enqueues a gather of the parts of all ranks on every rank.
     void emit_gather(Emitter& emitter, Ranks& ranks) const;
 
 private:

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string_view>
 
-#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -63,7 +63,7 @@ GateEmitter::GateEmitter(Emitter& emitter, const ReductionMemory& reduction, Opt
     const auto bytes = static_cast<std::size_t>(first_grain_.back()) * sizeof(double);
     const Devices& all = emitter.topology().devices;
     for (const DeviceIndex d : devices()) {
-        // Grains that no gradient is measured for stay 0.
+        // Grains without gradients stay 0.
         measures_.push_back(Buffer::zeroed(all[d], bytes, norms_tag));
         factors_.push_back(Buffer::zeroed(all[d], sizeof(double), norms_tag));
     }
@@ -132,9 +132,9 @@ void GateEmitter::emit_telling(const MemoryRef& from, const std::vector<MemoryRe
 void GateEmitter::emit_judgement(const MemoryRef& norm, bool refuses) {
     Stream& root = emitter_.topology().commit(first_device);
     const MemoryRef agreed = emitter_.memory().control(first_device).agreed_ref();
-    for (const DeviceIndex d : emitter_.topology().devices.others())  // may still be copying what was agreed on before
+    for (const DeviceIndex d : emitter_.topology().devices.others())  // they may still be copying the previous word
         emitter_.wait(root, emitter_.topology().commit(d));
-    emitter_.run_flat(root, first_device, make_operation(JudgeNorm{refuses}), {{f64_scalar}, {norm}},
+    emitter_.run_flat(root, first_device, make_operation(CheckGradNorm{refuses}), {{f64_scalar}, {norm}},
                       {{bytes_meta(sizeof(StatusWord))}, {agreed}});
     std::vector<MemoryRef> targets;
     for (const DeviceIndex d : emitter_.topology().devices.indices())

@@ -9,7 +9,7 @@
 #include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/grad_scaler.h"
-#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/parallel/reduce/reduction_memory.h"
 #include "lockstep/parallel/schedule/emitter.h"
 
@@ -19,24 +19,24 @@ namespace lockstep {
 struct GateRules {
     std::vector<GradientClip> clip = {};
     bool skip_nonfinite = false;
-    GradScaler* scaler = nullptr;  ///< an enabled scaler that was moved to the model's devices
+    GradScaler* scaler = nullptr;  ///< an enabled scaler on the model's devices
     AdaptiveRates* rates = nullptr;
 
     bool empty() const { return clip.empty() && !may_skip() && !rates; }
     bool may_skip() const { return skip_nonfinite || scaler; }
     /// Whether the norm is reported with the step.
     bool has_norm() const;
-    /// For keys of programs, and for other ranks: all but which scaler and rates they are.
+    /// For keys of programs, and for other ranks: everything except the identity of scaler and rates.
     void describe(Signature& signature) const;
     /// Throws InvalidArgument for invalid numbers, and groups that the optimizer does not have.
     void check(const Optimizer& optimizer) const;
 };
 
-/// Emits the gate for summed gradients in the arenas of the devices that update them, on the streams that commit, which
-/// have waited for them.
+/// Emits the gate for summed gradients in the arenas of the devices that update them, on the commit streams, which have
+/// waited for the gradients.
 class GateEmitter {
 public:
-    /// `parts`: for every device that updates, the ranges that it holds.
+    /// `parts`: for every updating device, its ranges.
     GateEmitter(Emitter& emitter, const ReductionMemory& reduction, Optimizer& optimizer,
                 std::vector<std::vector<Bucket>> parts);
     void emit(const GateRules& rules);
@@ -51,7 +51,7 @@ private:
     MemoryRef scale_on(const GradScaler& scaler, DeviceIndex device) const;
     void emit_clip(const ClipGradNorm& clip);
     void emit_clip(const ClipGradValue& clip);
-    /// Decides on the first device what a norm that is not finite means, and tells the others.
+    /// Decides on the first device about a non-finite norm, and copies the decision to the others.
     void emit_judgement(const MemoryRef& norm, bool refuses);
     /// Copies a word from the first device to `targets` of the others, which are given by device.
     void emit_telling(const MemoryRef& from, const std::vector<MemoryRef>& targets);
@@ -68,11 +68,11 @@ private:
     const ReductionMemory& reduction_;
     Optimizer& optimizer_;
     std::vector<std::vector<Bucket>> parts_;
-    std::vector<std::int64_t> first_grain_;          ///< by arena; then the number of grains
-    std::vector<std::shared_ptr<Buffer>> measures_;  ///< by device: of all grains
-    std::vector<std::shared_ptr<Buffer>> factors_;   ///< by device: what gradients are multiplied by
+    std::vector<std::int64_t> first_grain_;          ///< by arena; the last entry is the number of grains
+    std::vector<std::shared_ptr<Buffer>> measures_;  ///< by device: measures of all grains
+    std::vector<std::shared_ptr<Buffer>> factors_;   ///< by device: factor of the gradients
     std::shared_ptr<Buffer> norm_;
-    bool reported_ = false;  ///< the norm of a clip is where the report takes it from
+    bool reported_ = false;  ///< whether the norm of a clip is in the memory that is reported
 };
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/parallel/reduce/collectives.h"
 #include "lockstep/runtime/autograd.h"
 
@@ -13,7 +13,7 @@ namespace lockstep {
 
 namespace {
 
-/// What does not fit in a hook's result; empty where it does.
+/// Mismatch between a hook's result and its bucket; empty if it fits.
 std::string misfit(const Tensor& sum, const Tensor& buffer) {
     if (!sum.defined()) return "it returned an undefined tensor; expected the sum of the ranks' buffers";
     if (sum.device().is_host() && sum.dtype() == buffer.dtype() && sum.shape() == buffer.shape()) return {};
@@ -22,7 +22,7 @@ std::string misfit(const Tensor& sum, const Tensor& buffer) {
                        name_of(buffer.dtype()));
 }
 
-/// `data`: the numbers of the bucket, before and after.
+/// `data`: the elements of the bucket, before and after.
 void run_hook(const ReductionHook& hook, Communicator& job, void* data, const GradientBucket& bucket) {
     const Tensor& own = bucket.buffer();
     const auto& memory = own.impl()->storage->buffer;

@@ -28,7 +28,7 @@ PartialSums::PartialSums(const Topology& topology, EngineMemory& memory, Reducti
             } else if (first_node == FirstNode::beside_root && lane.device == first_device) {
                 node.arenas = reduction.sums_beside_root();
             } else {
-                memory.store()->need_gradients(lane.device);
+                memory.store()->ensure_gradients(lane.device);
                 node.arenas = memory.replica(lane.device).gradients;
             }
             nodes_.push_back(std::move(node));

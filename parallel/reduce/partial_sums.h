@@ -1,5 +1,5 @@
-// Sums of the gradients of shards before they leave a device: the nodes of the tree that lanes and devices hold, and
-// the memory of their sums.
+// Sums of the gradients of shards before they leave a device: the nodes of the tree on lanes and devices, and the
+// memory of their sums.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace lockstep {
 struct GradientNode {
     ShardRange range;
     DeviceIndex device;
-    Stream* lane = nullptr;  ///< that computes its shards
+    Stream* lane = nullptr;  ///< the lane that computes its shards
     int slot = -1;           ///< number of the device's slot; -1: in the arena
     std::vector<std::shared_ptr<Buffer>> arenas;
     bool in_arena() const { return slot < 0; }
@@ -32,14 +32,14 @@ struct DeviceNode {
 /// Location of the first node of a device.
 enum class FirstNode : std::uint8_t {
     gradients,    ///< in its gradient arena
-    beside_root,  ///< same, but on device 0 in a separate arena: the sum is added later
-    slots         ///< in a slot as the others: the gradient arenas hold sums that are added to
+    beside_root,  ///< as `gradients`, but on device 0 in a separate arena: the sum is added later
+    slots         ///< in a slot like the others: the gradient arenas hold sums that are added to
 };
 
 /// The sums that devices hold for `present` shards.
 class PartialSums {
 public:
-    /// Buckets take turns in a slot: while one is read the next is written.
+    /// Buckets alternate between turns of a slot: while one is read the next is written.
     static constexpr int turns = 2;
 
     PartialSums(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction, int present,
@@ -51,7 +51,7 @@ public:
     const std::vector<DeviceNode>& device_nodes() const { return device_nodes_; }
     const GradientNode& node_of(int shard) const;
     bool uses_slots() const;
-    /// Shards that `node` is the sum of, as TreeSum takes them.
+    /// The shards that `node` sums, in the form of TreeSum.
     static std::pair<int, int> shards_of(const GradientNode& node) { return {node.range.first, node.range.last}; }
     std::pair<int, int> shards_of(const DeviceNode& node) const {
         return {nodes_[node.first].range.first, nodes_[node.last - 1].range.last};

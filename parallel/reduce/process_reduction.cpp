@@ -1,6 +1,6 @@
 #include "lockstep/parallel/reduce/process_reduction.h"
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 
 namespace lockstep {
 
@@ -11,7 +11,7 @@ Stream& ProcessReduction::summing(Emitter& emitter, DeviceIndex device) {
 
 MemoryRef ProcessReduction::read_from_peer(Emitter& emitter, Stream& reader, int index, const MemoryRef& ref) {
     if (ref.owner == reader.device() || peer_access(reader.device(), ref.owner)) return ref;
-    auto& staging = staging_[{&reader, index}];  // in order on one stream: every bucket uses the same memory
+    auto& staging = staging_[{&reader, index}];  // in order on one stream, so every bucket uses the same memory
     if (!staging) staging = Buffer::allocate(reader, reduction_.cut().largest(), "staging");
     const MemoryRef staged = fixed(staging, 0, ref.bytes);
     emitter.copy(reader, ref, staged);
@@ -34,7 +34,7 @@ std::vector<int> ProcessReduction::emit_sum(Emitter& emitter, DeviceIndex device
             sums.push_back(sums_.ref(node, bucket, turn_, part.begin, part.end));
         }
     }
-    if (sums.size() == 1 && sums.front().memory == target.memory) return ready;  // the sum is there
+    if (sums.size() == 1 && sums.front().memory == target.memory) return ready;  // the sum is already in its place
     Stream& stream = summing(emitter, device);
     emitter.wait(stream, ready);
     for (std::size_t i = 0; i < sums.size(); ++i)

@@ -21,7 +21,7 @@ protected:
     int first_combined() const final { return by_slices() ? 0 : 1; }
     std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                               const MemoryRef& target, const std::vector<int>& ready) final;
-    /// The shards that each sum covers, as TreeSum takes them.
+    /// The shards that each sum covers, in the form of TreeSum.
     virtual std::vector<std::pair<int, int>> ranges(std::vector<std::pair<int, int>> shards) const { return shards; }
 
 private:
@@ -39,7 +39,7 @@ public:
     using ProcessReduction::ProcessReduction;
 
 private:
-    /// This process's shards are a part of the tree only; they are added in order.
+    /// This process's shards are only a part of the tree; they are added in order.
     std::vector<std::pair<int, int>> ranges(std::vector<std::pair<int, int>> shards) const override;
 };
 

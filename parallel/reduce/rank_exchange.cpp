@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lockstep/ops/internal/elementwise_operations.h"
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
+#include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/parallel/reduce/collectives.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
@@ -29,7 +29,7 @@ RankExchange::RankExchange(Emitter& emitter, Ranks& ranks, ReductionMemory& redu
       hosts_(ranks.job()->info().hosts, emitter.topology().ranks) {
     const int count = emitter.topology().ranks;
     for (int r = 0; r < count; ++r)
-        parts_.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, count).elements()) * size_of(dtype_));
+        parts_.push_back(static_cast<std::size_t>(ArenaPartition::part(bucket, r, count).elements()) * size_of(dtype_));
 }
 
 void RankExchange::emit_sum(const Nodes& nodes, int present, const Own& own, bool accumulate, const MemoryRef& target) {
@@ -107,7 +107,7 @@ void RankExchange::sum_inside(const Nodes& nodes, const std::vector<ShardRange>&
         const ShardRange target{hosts_.ranks_on(to).front(), hosts_.ranks_on(to).back() + 1};
         const std::size_t bytes = bytes_of(share(host, position, to));
         std::vector<Sum> sums;
-        // As many on all hosts: everybody takes part in every exchange.
+        // The same number on all hosts, because every rank takes part in every exchange.
         for (std::size_t number = 0; number < most_of(nodes); ++number) {
             const bool sends = number < own_nodes.size();
             Sizes sent(parts_.size(), 0), received(parts_.size(), 0);

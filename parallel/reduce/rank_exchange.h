@@ -15,21 +15,21 @@
 
 namespace lockstep {
 
-/// The exchange of one bucket, on the stream where this process talks to the others. Ranks of one host first add up
-/// what the tree allows, so that each node of a host's run is sent once between two hosts.
+/// The exchange of one bucket, on the stream for communication with other processes. Ranks of one host first add up as
+/// far as the tree allows, so that each node of a host's run is sent once between two hosts.
 class RankExchange {
 public:
     /// `after_commits`: when it runs, the step may have been committed in part.
     RankExchange(Emitter& emitter, Ranks& ranks, ReductionMemory& reduction, const Bucket& bucket, bool after_commits);
 
     /// Writes the sum over all ranks to this rank's part of `target`, or adds it. `nodes`: by rank, the nodes of the
-    /// tree over [0, present) whose sums it has, in order; `own`: the memory of this rank's sum of a node, of the
+    /// tree over [0, present) whose sums it has, in order; `own`: the memory of this rank's sum of a node, with the
     /// length of the bucket.
     void emit_sum(const std::vector<std::vector<ShardRange>>& nodes, int present,
                   const std::function<MemoryRef(std::size_t number)>& own, bool accumulate, const MemoryRef& target);
     /// Divides this rank's part of `target` by the number of ranks.
     void emit_average(const MemoryRef& target);
-    /// All ranks get the parts of all others.
+    /// All ranks receive the parts of all others.
     void emit_gather(const MemoryRef& target);
 
 private:

@@ -1,6 +1,6 @@
 #include "lockstep/parallel/reduce/rank_reduction.h"
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/parallel/reduce/collectives.h"
 #include "lockstep/parallel/reduce/rank_exchange.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -18,8 +18,8 @@ void RankReduction::emit_check(Emitter& emitter) { emit_collective_check(emitter
 
 void RankReduction::emit_accumulation(Emitter& emitter, const Bucket& bucket) {
     if (spec_.sync != GradientSync::all) return BucketReduction::emit_accumulation(emitter, bucket);
-    const MemoryRef sum = reduction_.sums_beside_root(bucket);  // which has what lay there in it
-    emitter.run_flat(topology_.commit(first_device), first_device, make_operation(TakeOver{}),
+    const MemoryRef sum = reduction_.sums_beside_root(bucket);  // already includes the previous gradients of the arena
+    emitter.run_flat(topology_.commit(first_device), first_device, make_operation(CommitIfOk{}),
                      {{bytes_meta(sum.bytes)}, {sum}},
                      {{bytes_meta(sum.bytes)}, {reduction_.gradients(first_device, bucket)}});
 }
@@ -37,7 +37,7 @@ void RankReduction::emit_own_sum(Emitter& emitter, const Bucket& bucket, const M
     const std::vector<TensorMeta> flats(sums.size(), flat);
     Stream& stream = topology_.collective();
     if (sums.empty() && adds()) return;
-    if (sums.empty())  // no rows: it takes part all the same
+    if (sums.empty())  // no rows: it takes part nevertheless
         emitter.run_flat(stream, first_device, make_operation(Fill{0}), {}, {{flat}, {target}});
     else if (sums.size() > 1 || sums.front().memory != target.memory)
         emitter.run_flat(stream, first_device, make_operation(TreeSum{std::move(ranges), adds(), true}),
@@ -46,7 +46,7 @@ void RankReduction::emit_own_sum(Emitter& emitter, const Bucket& bucket, const M
 
 void TreeReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) {
     RankExchange exchange(emitter, ranks_, reduction_, bucket, after_commits());
-    // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
+    // A rank sends one sum for each of its nodes of the tree: a single one, unless its run of shards is unaligned.
     std::vector<std::vector<ShardRange>> nodes, ranks;
     for (const RankIndex r : topology_.every_rank()) {
         nodes.push_back(tree_nodes(topology_.held_by(r, topology_.shards), sums_.present()));
@@ -61,7 +61,7 @@ void TreeReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, 
             ranks, topology_.ranks, [&](std::size_t) { return reduction_.gradients(first_device, bucket); }, true,
             target);
     if (!spec_.optimizer) exchange.emit_average(target);
-    if (!waits_for_more()) exchange.emit_gather(target);  // until then each rank keeps its part of the sums
+    if (!waits_for_more()) exchange.emit_gather(target);  // until then each rank holds its part of the sums
 }
 
 void AllReduceReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) {

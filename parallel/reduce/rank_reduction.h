@@ -1,4 +1,4 @@
-// Reductions between processes, bucket by bucket, on the stream where this process talks to the others.
+// Reductions between processes, bucket by bucket, on the stream for communication with other processes.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// Common base: each process has one device, and all get all sums.
+/// Common base: each process has one device, and all receive all sums.
 class RankReduction : public BucketReduction {
 public:
     RankReduction(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction, Ranks& ranks,
@@ -23,9 +23,9 @@ protected:
                               const MemoryRef& target, const std::vector<int>& ready) final;
     void emit_check(Emitter& emitter) final;
     void emit_accumulation(Emitter& emitter, const Bucket& bucket) final;
-    /// On the stream of collectives, which has waited for this rank's gradients.
+    /// Emitted on the stream of collectives, which has waited for this rank's gradients.
     virtual void emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) = 0;
-    /// This rank's own sum, all of it, to `target`, or added to what earlier microbatches have left there.
+    /// Writes this rank's whole own sum to `target`, or adds it to the sums of earlier microbatches.
     void emit_own_sum(Emitter& emitter, const Bucket& bucket, const MemoryRef& target);
 
     Ranks& ranks_;

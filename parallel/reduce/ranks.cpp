@@ -28,7 +28,7 @@ std::shared_ptr<Buffer> Ranks::staging(std::size_t bytes) {
 
 namespace {
 
-/// As DDP, unless told to find them.
+/// Throws if a parameter is unused, as DDP does unless it must find unused parameters.
 void require_all_used(const ParameterStore& store, const std::set<ParameterId>& used, int rank) {
     std::string unused;
     for (std::size_t a = 0; a < store.parameters().size(); ++a)

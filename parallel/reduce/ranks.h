@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-/// Everything in which other processes may wait for this one.
+/// Communicators through which other processes may wait for this one.
 struct OtherRanks {
     std::shared_ptr<Communicator> job, agreement;  ///< see Ranks
     std::shared_ptr<const ReductionHook> hook;
@@ -27,19 +27,19 @@ struct OtherRanks {
 
 /// The parameters that get gradients; by default all.
 struct ParameterUse {
-    bool found = false;          ///< find_unused_parameters: those that some rank uses
+    bool found = false;          ///< find_unused_parameters: those that any rank uses
     bool same_as_first = false;  ///< static_graph: those that the first program used
 };
 
 class Ranks {
 public:
     Ranks(std::shared_ptr<Communicator> job, ParameterUse use) : job_(std::move(job)), use_(use) {}
-    /// Makes the other communicators, once all ranks have agreed on their options. Collective.
+    /// Creates the other communicators, after all ranks have agreed on their options. Collective.
     void connect(Device device, Stream& collective);
 
     /// Null without a job.
     Communicator* job() const { return job_.get(); }
-    /// The same, enqueued on the stream of collectives of a GPU; null: the host makes them.
+    /// The same ranks for collectives enqueued on the stream of collectives of a GPU; null: the host makes them.
     std::shared_ptr<Communicator> on_gpu() const { return hook_ ? nullptr : on_gpu_; }
     /// Communicator on which the hosts agree on the parameters that a program uses; null: all use the same ones.
     Communicator* agreement() const { return agreement_.get(); }
@@ -48,17 +48,17 @@ public:
     const std::shared_ptr<StopAgreement>& stops() const { return stops_; }
 
     OtherRanks others() const { return {job_, agreement_, hook_}; }
-    /// Whether a step is refused for what has failed in this process. Processes that train together refuse a step at
-    /// the same call: so one that failed in forward waits for its report.
+    /// Whether a failure in this process refuses a step. Processes that train together refuse a step at the same call,
+    /// so a process that failed in forward waits for its report.
     bool refuses(const Health& health) const { return job_ ? health.failed_step >= 0 : health.failed.load(); }
-    /// Throws CommunicationError where an operation enqueued on a GPU was given up.
+    /// Throws CommunicationError if an operation enqueued on a GPU was aborted.
     void check_gpu() const {
         if (on_gpu_) on_gpu_->check();
     }
-    /// Throws InvalidArgument, naming one, where a program gives gradients to other parameters than it may.
+    /// Throws InvalidArgument, naming one, if a program gives gradients to other parameters than it may.
     void require_allowed(const std::set<ParameterId>& used, const ParameterStore& store);
 
-    /// Pinned memory of at least `bytes` bytes that all collectives share, where the host cannot use the device's.
+    /// Pinned memory of at least `bytes` bytes that all collectives share, if the host cannot access the device's.
     std::shared_ptr<Buffer> staging(std::size_t bytes);
     /// If collectives are staged: a status word on the device, written after the last emitted one; it is bad after a
     /// failure. Empty before the first.

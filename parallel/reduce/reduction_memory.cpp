@@ -1,5 +1,7 @@
 #include "lockstep/parallel/reduce/reduction_memory.h"
 
+#include "lockstep/runtime/round_up.h"
+
 namespace lockstep {
 
 MemoryRef ReductionMemory::elements(const std::shared_ptr<Buffer>& memory, const Bucket& part,
@@ -36,10 +38,10 @@ TensorMeta ReductionMemory::flat(const Bucket& part) const {
 
 const std::shared_ptr<Buffer>& ReductionMemory::slot(DeviceIndex device, int index, int turns) {
     auto& memory = slots_[{device, index}];
-    // Buckets leave gaps between parameters alone: what lies there is added up as well, and should be numbers.
+    // Buckets do not write the gaps between parameters, which are added up as well and should be numbers.
     if (!memory)
         memory = Buffer::zeroed(topology_.devices[device],
-                                (cut_.largest() + 255) / 256 * 256 * static_cast<std::size_t>(turns), "partial sums");
+                                round_up(cut_.largest(), 256) * static_cast<std::size_t>(turns), "partial sums");
     return memory;
 }
 
@@ -48,9 +50,9 @@ const std::shared_ptr<Buffer>& ReductionMemory::received(int index) {
     if (received_.size() <= number) received_.resize(number + 1);
     const auto parts = static_cast<std::size_t>(topology_.ranks);
     if (!received_[number])
-        received_[number] = Buffer::allocate(topology_.collective(),
-                                             (cut_.largest() / parts + 2 * ArenaCut::grain * sizeof(double)) * parts,
-                                             "slices of others");
+        received_[number] = Buffer::allocate(
+            topology_.collective(), (cut_.largest() / parts + 2 * ArenaPartition::grain * sizeof(double)) * parts,
+            "slices of others");
     return received_[number];
 }
 

@@ -7,6 +7,7 @@
 #include "lockstep/parallel/reduce/process_reduction.h"
 #include "lockstep/parallel/reduce/rank_reduction.h"
 #include "lockstep/parallel/schedule/within_process.h"
+#include "lockstep/runtime/internal/digest.h"
 
 namespace lockstep {
 
@@ -62,11 +63,11 @@ private:
         return make(std::type_identity<TreeReduction>());
     }
 
-    /// FNV-1a over what the other ranks must do as well.
+    /// Digest of everything that must be equal on the other ranks.
     std::uint64_t fingerprint_of(const std::vector<Bucket>& buckets, const ReductionSpec& spec) const {
-        std::uint64_t own = 14695981039346656037U;
-        const auto add = [&](std::int64_t value) { own = (own ^ static_cast<std::uint64_t>(value)) * 1099511628211U; };
-        // Where ranks may use different parameters, those that stay in each process are its own.
+        Digest own;
+        const auto add = [&](std::int64_t value) { own.add(static_cast<std::uint64_t>(value)); };
+        // If ranks may use different parameters, buckets that are not synchronized may differ.
         if (!ranks_.agreement() || spec.sync != GradientSync::none)
             for (const Bucket& bucket : buckets)
                 for (const std::int64_t value : {std::int64_t{bucket.arena}, bucket.begin, bucket.end}) add(value);
@@ -75,8 +76,8 @@ private:
         add(std::int64_t{ranks_.hook() != nullptr});
         Signature gate;
         spec.gate.describe(gate);
-        for (const char byte : gate.bytes()) add(byte);
-        return own;
+        own.add(gate.bytes());
+        return own.value();
     }
 
     const Topology& topology_;

@@ -16,13 +16,13 @@ public:
     /// The strategy's part of a program without gradients.
     virtual ProgramStrategy forward() = 0;
     /// The strategy's part of a program with a backward. `used`: the parameters that all ranks use, whose gradients it
-    /// reduces; null: those that it uses itself.
+    /// reduces; null: those that the program uses itself.
     virtual ProgramStrategy training(const BatchProgram& batch, const ReductionSpec& spec,
                                      const UsedParameters* used) = 0;
 };
 
-/// This process trains alone if `ranks` has no job. `fast`: several processes use the backend's own all-reduce. All
-/// arguments must outlive the strategy.
+/// This process trains without others if `ranks` has no job. `fast`: several processes use the backend's own
+/// all-reduce. All arguments must outlive the strategy.
 std::unique_ptr<Strategy> make_strategy(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction,
                                         Ranks& ranks, bool fast);
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/parallel/reduce/update_tasks.h"
 
 namespace lockstep {
@@ -64,7 +64,7 @@ void UpdateEmitter::emit_from_root(Emitter& emitter, const Bucket& bucket) const
         const Bucket part = reduction_.cut().slice(bucket, d);
         if (d != first_device) {
             emitter.wait(stream, gradients);
-            emitter.memory().store()->need_gradients(d);
+            emitter.memory().store()->ensure_gradients(d);
             emitter.copy(stream, reduction_.gradients(first_device, part), reduction_.gradients(d, part));
         }
         emit_part(emitter, d, part);
@@ -89,7 +89,7 @@ void UpdateEmitter::emit_counts(Emitter& emitter, const std::vector<Bucket>& buc
     for (const DeviceIndex d : reduction_.cut().updating_devices()) {
         const OptimizerState& state = reduction_.state(optimizer_, d);
         for (std::size_t a = 0; a < state.rows.size(); ++a) {
-            std::set<int> updated;  // a parameter may lie in several buckets
+            std::set<int> updated;  // a parameter may be in several buckets
             for (const Bucket& bucket : buckets)
                 if (bucket.arena == static_cast<int>(a))
                     for (int i = bucket.first_segment; i < bucket.last_segment; ++i) updated.insert(i);

@@ -1,4 +1,4 @@
-// Updates of buckets that are summed, and the copies of the new weights to all replicas.
+// Updates of summed buckets, and the copies of the new weights to all replicas.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-/// By root (device 0 updates and broadcasts) or slice-wise (every device updates its slice, and all gather them), as
-/// the arenas are cut.
+/// By root (device 0 updates and broadcasts) or slice-wise (every device updates its slice, and all gather them),
+/// depending on the partition.
 class UpdateEmitter {
 public:
     UpdateEmitter(ReductionMemory& reduction, Optimizer& optimizer) : reduction_(reduction), optimizer_(optimizer) {}
@@ -20,7 +20,7 @@ public:
     void emit_bucket(Emitter& emitter, const Bucket& bucket) const;
     /// Same, for gradients in the arena of device 0 (PyTorch's manual step).
     void emit_from_root(Emitter& emitter, const Bucket& bucket) const;
-    /// The update of what one device owns of a bucket.
+    /// The update of one device's part of a bucket.
     void emit_part(Emitter& emitter, DeviceIndex device, const Bucket& part) const;
     /// Copies every device's updated slice to the others; `updated`: by device, the event after its update.
     void emit_gathering(Emitter& emitter, const Bucket& bucket, const std::vector<int>& updated) const;

@@ -13,7 +13,7 @@ namespace lockstep {
 
 namespace {
 
-/// The records of one update, in the order in which they run, with where every operand lies.
+/// The records of one update, in execution order, with the locations of all operands.
 class TracedUpdate {
 public:
     TracedUpdate(const Topology& topology, DeviceIndex device, DType dtype)
@@ -32,7 +32,7 @@ public:
     }
     const std::vector<Record>& records() const { return records_; }
 
-    /// Bytes that everything between the records takes, wherever it is put.
+    /// Bytes of all temporaries between the records.
     std::size_t plan() {
         temporaries_.resize(static_cast<std::size_t>(trace_.buffers()));
         for (std::size_t i = 0; i < records_.size(); ++i)
@@ -68,7 +68,7 @@ private:
     DType dtype_;
     std::vector<Record> records_;
     std::vector<MemoryRef> inputs_;           ///< by trace id: inputs are the first buffers of a trace
-    std::vector<PlannedBuffer> temporaries_;  ///< likewise
+    std::vector<PlannedBuffer> temporaries_;  ///< temporaries, also by trace id
 };
 
 }  // namespace
@@ -79,7 +79,7 @@ void emit_update(Emitter& emitter, DeviceIndex device, const Optimizer& optimize
     TracedUpdate update(topology, device, emitter.memory().layout(part.arena).dtype);
     update.run(optimizer, part, memory);
     Stream& stream = topology.commit(device);
-    // One update after the other uses the same memory: they are all on one stream.
+    // Updates use the same memory one after the other, because they are all on one stream.
     const std::size_t between = update.plan();
     std::shared_ptr<Buffer> temporaries;
     if (between > 0) temporaries = emitter.memory().temporaries(stream, between);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/ops/optimizer.h"
-#include "lockstep/parallel/reduce/arena_cut.h"
+#include "lockstep/parallel/reduce/arena_partition.h"
 #include "lockstep/parallel/schedule/emitter.h"
 
 namespace lockstep {

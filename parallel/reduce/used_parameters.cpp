@@ -41,7 +41,7 @@ void UsedParameters::use_none() { std::fill_n(numbers_.begin(), first_.back(), 0
 
 void UsedParameters::bring_together(Communicator& ranks) {
     ranks.all_reduce(numbers_.data(), numbers_.size(), DType::i64, ReduceOp::max);
-    for (std::size_t i = 0; i < first_.back(); ++i)  // when nobody uses it, that makes no other program
+    for (std::size_t i = 0; i < first_.back(); ++i)  // an unused parameter's moment must not change the program
         if (numbers_[i] == 0) numbers_[first_.back() + i] = 0;
 }
 

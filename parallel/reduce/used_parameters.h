@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/parallel/reduce/arena_cut.h"
+#include "lockstep/parallel/reduce/arena_partition.h"
 #include "lockstep/parallel/schedule/batch_program.h"
 #include "lockstep/parallel/schedule/engine_memory.h"
 
@@ -20,15 +20,15 @@ class UsedParameters {
 public:
     UsedParameters(const EngineMemory& memory, const BatchProgram& batch);
 
-    /// A gradient that other backwards have left.
+    /// Adds a gradient that other backwards have left.
     void add(ParameterId parameter) { numbers_[index(parameter)] = 1; }
-    /// This rank has no gradients in the program.
+    /// Records that this rank has no gradients in the program.
     void use_none();
-    /// Becomes the same on all ranks. Collective.
+    /// Makes it equal on all ranks. Collective.
     void bring_together(Communicator& ranks);
 
     std::set<ParameterId> parameters() const;
-    /// For the order of buckets: when a bucket is ready in the program where that takes longest.
+    /// For the order of buckets: when a bucket is ready in the program in which that takes longest.
     std::int64_t moment(const Bucket& bucket) const;
     /// Operations over all shards in backward that precede a bucket on every rank.
     int spans_before(const Bucket& bucket) const { return static_cast<int>(moment(bucket) >> bits_of_record); }
@@ -38,14 +38,14 @@ public:
     }
 
 private:
-    /// A moment is one number, because the ranks compute the maximum of theirs: the number of preceding operations over
-    /// all shards, then the record.
+    /// A moment is one number, so that the ranks can compute the maximum: the number of preceding operations over all
+    /// shards, then the record.
     static constexpr int bits_of_record = 32;
     std::size_t index(ParameterId parameter) const {
         return first_[static_cast<std::size_t>(parameter.arena)] + static_cast<std::size_t>(parameter.number);
     }
 
-    std::vector<std::size_t> first_;     ///< by arena; then the number of parameters
+    std::vector<std::size_t> first_;     ///< by arena; the last entry is the number of parameters
     std::vector<std::int64_t> numbers_;  ///< one per parameter: whether it is used; then its moment
 };
 

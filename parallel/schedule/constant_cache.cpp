@@ -1,6 +1,6 @@
 #include "lockstep/parallel/schedule/constant_cache.h"
 
-#include "lockstep/runtime/internal/eager_reports.h"
+#include "lockstep/runtime/internal/eager.h"
 
 namespace lockstep {
 
@@ -8,7 +8,7 @@ void ConstantCache::refresh(const Topology& topology, const std::shared_ptr<Stor
     Copies& copies = copies_[storage.get()];
     const std::uint64_t version = storage->version();
     if (copies.version == version) return;
-    eager_reports::check(storage->reports);  // its values are waited for here
+    eager_reports::check(storage->reports);  // this waits for its values
     copies.storage = storage;
     copies.version.reset();
     const Device source = storage->buffer->device();

@@ -15,18 +15,18 @@ namespace lockstep {
 
 class ConstantCache {
 public:
-    /// Copies `storage` to all devices unless that version is there already. Waits for the copies.
+    /// Copies `storage` to all devices unless they have that version already. Waits for the copies.
     void refresh(const Topology& topology, const std::shared_ptr<Storage>& storage);
     const std::shared_ptr<Buffer>& on(const std::shared_ptr<Storage>& storage, DeviceIndex device) const;
-    /// Forgets the copies of all others.
+    /// Drops all copies for which it returns false.
     void keep_only(const std::function<bool(const Storage&)>& wanted) {
         std::erase_if(copies_, [&](const auto& entry) { return !wanted(*entry.first); });
     }
 
 private:
     struct Copies {
-        std::shared_ptr<Storage> storage;      // kept, so that its address stays its own
-        std::optional<std::uint64_t> version;  ///< that all devices have
+        std::shared_ptr<Storage> storage;      // owned, so that its address is not reused
+        std::optional<std::uint64_t> version;  ///< the version on all devices
         std::vector<std::shared_ptr<Buffer>> buffers;
     };
     std::map<const Storage*, Copies> copies_;

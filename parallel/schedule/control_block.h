@@ -18,21 +18,21 @@ struct MeasuredSquares {
     double norm_of_mean = 0;  ///< norm of the whole gradient
 };
 
-/// Control words of one device: StepState, the agreed status, the loss, the norm of the gradients that are clipped, the
-/// outcome of a step that may be skipped, what adaptive rates are told, and one status word per shard.
+/// Control words of one device: StepCounters, the agreed status, the loss, the norm of the gradients that are clipped,
+/// the outcome of a step that may be skipped, the measurements for adaptive rates, and one status word per shard.
 class ControlBlock {
 public:
     ControlBlock(Device device, int shards);
-    StepState* step() const { return static_cast<StepState*>(memory_->data()); }
+    StepCounters* step() const { return static_cast<StepCounters*>(memory_->data()); }
     StatusWord* agreed() const { return reinterpret_cast<StatusWord*>(at(1)); }
     const void* loss() const { return at(2); }  ///< loss of the last step, in its dtype
     const void* norm() const { return at(3); }  ///< norm of the last step's gradients before clipping, in f64
-    /// Of the last step that may have been skipped.
+    /// Outcome of the last step that may have been skipped.
     const StatusWord* outcome() const { return reinterpret_cast<const StatusWord*>(at(4)); }
     const MeasuredSquares* squares() const { return reinterpret_cast<const MeasuredSquares*>(at(5)); }
     StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(first_shard + shard)); }
 
-    MemoryRef step_ref() const { return fixed(memory_, 0, sizeof(StepState)); }
+    MemoryRef step_ref() const { return fixed(memory_, 0, sizeof(StepCounters)); }
     MemoryRef agreed_ref() const { return fixed(memory_, spacing, sizeof(StatusWord)); }
     MemoryRef loss_ref(DType dtype) const { return fixed(memory_, 2 * spacing, size_of(dtype)); }
     MemoryRef norm_ref() const { return fixed(memory_, 3 * spacing, sizeof(double)); }
@@ -53,7 +53,8 @@ public:
     }
     /// All words.
     const Buffer& memory() const { return *memory_; }
-    static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
+    static constexpr std::size_t spacing = 64;  // one cache line each, because shards of one device report at the same
+                                                // time
 
 private:
     static constexpr int first_shard = 6;

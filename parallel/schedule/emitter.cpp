@@ -25,8 +25,8 @@ TaskSpec Emitter::flat_task(Stream& stream, DeviceIndex device, std::shared_ptr<
     KernelRequest request;
     request.device = stream.device();
     request.deterministic = topology_.arithmetic.deterministic;
-    request.in = std::move(in.metas);
-    request.out = std::move(out.metas);
+    request.in.assign(in.metas.begin(), in.metas.end());
+    request.out.assign(out.metas.begin(), out.metas.end());
     TaskSpec task;
     task.kernel = KernelTable::of(request.device.kind()).make(*operation, request);
     task.operation = std::move(operation);

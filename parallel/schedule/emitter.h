@@ -1,4 +1,4 @@
-// Appends commands to a schedule, with the streams and the memory that they need.
+// Appends commands to a schedule, with the required streams and memory.
 #pragma once
 
 #include <memory>
@@ -46,7 +46,7 @@ public:
     }
     /// `stream` waits for everything enqueued on `other` so far.
     void wait(Stream& stream, Stream& other) { schedule_.wait(stream, schedule_.record(other)); }
-    /// `ref` if a kernel on `reader` may read it, else a staging copy of it on the reader's device, enqueued here.
+    /// `ref` if a kernel on `reader` may read it, otherwise a staging copy of it on the reader's device, enqueued here.
     MemoryRef readable_on(Stream& reader, const MemoryRef& ref);
 
     /// The stream on which the device sums gradients, which is added to `reducing()`.

@@ -14,7 +14,7 @@ std::shared_ptr<Buffer> at_least(std::shared_ptr<Buffer>& memory, Stream& stream
 EngineMemory::EngineMemory(const Topology& topology, const std::vector<NamedTensor>& tensors)
     : store_(std::make_shared<ParameterStore>(tensors,
                                               std::vector<Device>(topology.devices.begin(), topology.devices.end()))) {
-    store_->enlist(store_);
+    store_->register_self(store_);
     for (const Device device : topology.devices) control_.emplace_back(device, topology.shards);
 }
 

@@ -27,7 +27,7 @@ public:
 
     /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
-    /// Memory of at least `bytes` bytes in which a task of `stream` leaves values for the tasks after it.
+    /// Memory of at least `bytes` bytes in which a task of `stream` leaves values for the following tasks.
     std::shared_ptr<Buffer> temporaries(Stream& stream, std::size_t bytes);
     /// Memory for the parameters of an arena in another dtype, at the same offsets in elements, on the device of
     /// `stream`, which fills it.

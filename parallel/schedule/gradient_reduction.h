@@ -16,8 +16,8 @@ class ScheduleBuilder;
 
 /// A reduction's requirements for the gradients of one shard.
 struct GradientPlan {
-    std::map<int, MemoryRef> direct;  ///< by trace id: written straight to where they are summed
-    std::vector<long> kept;           ///< by delivery: the last record before its memory may be used again
+    std::map<int, MemoryRef> direct;  ///< by trace id: written directly to the memory in which they are summed
+    std::vector<long> kept;           ///< by delivery: the last record before its memory may be reused
 };
 
 /// The reduction of one program: sums gradients along the tree of shards, updates, and distributes the weights, bucket
@@ -29,9 +29,9 @@ public:
     virtual const std::set<ParameterId>& parameters() const = 0;
     /// Requirements for the gradients of a shard that this process computes.
     virtual GradientPlan plan(int shard, const ShardProgram& program) const = 0;
-    /// Emits what can be summed once backward has got as far as `done`.
+    /// Emits the sums that are possible when backward has reached `done`.
     virtual void emit_ready(ScheduleBuilder& builder, RecordPair done) = 0;
-    /// After the last bucket: emits the gate, the updates that had to wait for it, and the count of every parameter's
+    /// Emitted after the last bucket: the gate, the updates that had to wait for it, and the count of every parameter's
     /// updates.
     virtual void emit_end(ScheduleBuilder& builder) = 0;
     /// Whether a step may be skipped at the gate.
@@ -57,7 +57,7 @@ public:
 
     /// The task of a record that commits, on the first device.
     virtual TaskSpec commit_task(ScheduleBuilder& builder, const Record& record) = 0;
-    /// The content that the microbatches of a step have given to `buffer`, an arena of the first device.
+    /// The content of `buffer`, an arena of the first device, after the microbatches of a step.
     virtual MemoryRef prepared(ScheduleBuilder& builder, const MemoryRef& buffer) = 0;
     virtual MemoryRef loss(ScheduleBuilder& builder) = 0;
 };

@@ -4,7 +4,7 @@
 
 #include "lockstep/parallel/schedule/retry_once.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
 
 namespace lockstep {
 
@@ -26,9 +26,9 @@ Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>
             if (task.pointers.back()) task.accesses.push_back(access(ref, runner[i], true));
         }
         if (task.scratch) task.accesses.push_back(access(spec.scratch, runner[i], true));
-        // Control words are read and written beside the operands: by the kernel, and when it throws.
+        // In addition to the operands, the kernel reads and writes control words, also when it throws.
         if (spec.operation->is_random() || spec.operation->commits() || spec.status)
-            task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
+            task.accesses.push_back({spec.step, sizeof(StepCounters), runner[i], Access::Mode::read});
         if (spec.operation->commits())
             task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
         if (spec.status) task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
@@ -54,19 +54,19 @@ Access Instance::access(const MemoryRef& ref, Device runner, bool write) const {
     return {start(ref), ref.bytes, ref.owner, mode};
 }
 
-void Instance::perform(const Task& task, const Launch& launch) {
+void Instance::perform(const Task& task, const ExecContext& context) {
     const TaskSpec& spec = *task.spec;
-    Health* health = launch.native ? nullptr : spec.health;
+    Health* health = context.native ? nullptr : spec.health;
     if (spec.operation->commits() && health) {
         if (health->failed) return;
         if (spec.agreed->code == 0 && !spec.prepares) health->committing = static_cast<std::int64_t>(spec.step->step);
     }
     try {
-        spec.kernel->run({launch, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step,
+        spec.kernel->run({context, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step,
                           spec.status, spec.agreed, spec.ordinal, spec.shard, spec.first_row, spec.shards});
     } catch (const std::exception& error) {
-        // On a CPU device this is the worker: the step must not commit, whatever else goes on.
-        if (!launch.native && spec.status)
+        // On a CPU device this thread is the worker: the step must not commit in any case.
+        if (!context.native && spec.status)
             *spec.status = {static_cast<std::int32_t>(StatusCode::operation_failed), spec.shard,
                             static_cast<std::int64_t>(spec.step->step), 0, 0};
         if (health) {
@@ -74,10 +74,10 @@ void Instance::perform(const Task& task, const Launch& launch) {
             health->failed = true;
         }
         if (dynamic_cast<const CommunicationError*>(&error)) throw;  // names rank and operation itself
-        // Errors of our own say what to do.
+        // Lockstep's own errors contain advice.
         const bool says_more = dynamic_cast<const Error*>(&error) != nullptr;
         throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica.number(),
-                                      launch.device.str(), spec.shard,
+                                      context.device.str(), spec.shard,
                                       call_and_operation(spec.call, spec.operation->name()), error.what(),
                                       says_more ? "" : "; check its arguments"));
     }
@@ -88,8 +88,8 @@ void Instance::issue(Schedule& schedule, const Command& command) {
         case Command::Kind::run: {
             const Task& task = tasks_[command.index];
             command.stream->run(
-                task.spec->operation->name(), task.accesses, [&task](const Launch& launch) { perform(task, launch); },
-                task.spec->kernel->threads);
+                task.spec->operation->name(), task.accesses,
+                [&task](const ExecContext& context) { perform(task, context); }, task.spec->kernel->threads);
             break;
         }
         case Command::Kind::copy: {
@@ -125,7 +125,7 @@ SpanKind kind_of(const Stream& stream, const TaskSpec& task, SpanKind computing)
         case StreamRole::commit: break;
     }
     if (task.updates) return SpanKind::update;
-    return task.operation->joins_shards() ? SpanKind::communication : SpanKind::commit;
+    return task.operation->combines_shards() ? SpanKind::communication : SpanKind::commit;
 }
 
 SpanKind kind_of(const Stream& stream, const CopySpec& copy, SpanKind computing) {

@@ -16,14 +16,13 @@ class Instance {
 public:
     /// `workspaces`: one per shard, on the device of the shard.
     Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces);
-    /// Enqueues the commands of `phase` among [first, last). Once commits have begun they must be completed: a failed
-    /// call is repeated once. `recorder`, which may be null, records when they run, and computing commands as
-    /// `computing`.
+    /// Enqueues the commands of `phase` in [first, last). Once commits have begun they must be completed: a failed call
+    /// is retried once. `recorder`, which may be null, records when they run, and computing commands as `computing`.
     void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder = nullptr,
                  SpanKind computing = SpanKind::backward);
     void* address(const MemoryRef& ref) const;
 
-    /// Versions of what the batch program reads back (ShardProgram::read_back) when its forward was enqueued.
+    /// Versions, when forward was enqueued, of the tensors that the batch program reads back (ShardProgram::read_back).
     std::vector<std::uint64_t> read_versions;
 
 private:
@@ -33,7 +32,7 @@ private:
         void* scratch;
         std::vector<Access> accesses;
     };
-    static void perform(const Task& task, const Launch& launch);
+    static void perform(const Task& task, const ExecContext& context);
     void issue(Schedule& schedule, const Command& command);
     /// `attempt` makes each call to a device.
     template <class Attempt>

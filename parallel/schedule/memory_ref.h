@@ -1,4 +1,4 @@
-// Memory that the commands of a schedule touch.
+// Memory that the commands of a schedule access.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace lockstep {
 
-/// A range of a workspace, whose address an instance of the schedule decides, or of fixed memory.
+/// A range of a workspace, whose address depends on the instance of the schedule, or of fixed memory.
 struct MemoryRef {
     int workspace = -1;              ///< shard whose workspace it is, or -1
     std::size_t offset = 0;          ///< bytes into the workspace, or into `memory`
     std::shared_ptr<Buffer> memory;  ///< fixed memory; null with workspace -1: a null pointer
-    std::size_t bytes = 0;           ///< length: what copies move, and what the ordering checker knows
+    std::size_t bytes = 0;           ///< length: bytes that copies move and the ordering checker tracks
     std::ptrdiff_t first = 0;        ///< bytes from `offset` to the first element; may be negative
     Device owner;
 };

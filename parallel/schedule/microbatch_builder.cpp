@@ -1,6 +1,6 @@
-// What only microbatches emit: what they take from those before them and leave to those after them.
-#include "lockstep/ops/internal/loss_operations.h"
-#include "lockstep/ops/internal/step_operations.h"
+// Commands that only microbatches emit: loading the results of earlier ones, and storing results for later ones.
+#include "lockstep/ops/internal/control_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/parallel/schedule/schedule_builder.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
@@ -21,9 +21,9 @@ void ScheduleBuilder::begin_microbatch(const Microbatch& part) {
                           memory_.ref(shard, batch_.of(shard).denominators[i]));
 }
 
-/// The state of the step where it begins, and of the buffers where records commit to their copy.
+/// Initializes the state of the step, and the copies of buffers to which records commit.
 void ScheduleBuilder::emit_state_of_microbatch() {
-    std::vector<int> before;  // all lanes have waited for whatever was committed last
+    std::vector<int> before;  // all lanes have waited for the previous commits
     for (const ComputeLane& lane : topology().lanes) before.push_back(emitter_.record(*lane.stream));
     const auto& buffers = emitter_.memory().replica(first_device).buffers;
     for (const DeviceIndex d : topology().devices.indices()) {
@@ -98,7 +98,7 @@ void ScheduleBuilder::emit_prepared_commits() {
     for (const auto& buffer : emitter_.memory().replica(first_device).buffers) {
         const MemoryRef arena = fixed(buffer);
         const TensorMeta bytes = bytes_meta(arena.bytes);
-        emitter_.run_flat(topology().commit(first_device), first_device, make_operation(TakeOver{}),
+        emitter_.run_flat(topology().commit(first_device), first_device, make_operation(CommitIfOk{}),
                           {{bytes}, {across_.prepared(*this, arena)}}, {{bytes}, {arena}});
     }
     emit_copies_of_buffers();
@@ -115,7 +115,7 @@ void ScheduleBuilder::emit_end_of_microbatch() {
         Stream& stream = topology().reduce(d);
         if (d != first_device) emitter_.wait(stream, all);
         TaskSpec advance = emitter_.flat_task(stream, d, make_operation(AdvanceStep{false}), {},
-                                              {{bytes_meta(sizeof(StepState))}, {part_->carry->state(d)}});
+                                              {{bytes_meta(sizeof(StepCounters))}, {part_->carry->state(d)}});
         advance.prepares = true;
         emitter_.run(stream, std::move(advance));
         if (d != first_device) emitter_.wait(root, stream);

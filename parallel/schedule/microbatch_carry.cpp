@@ -6,7 +6,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t spacing = 64;  // a cache line each
+constexpr std::size_t spacing = 64;  // one cache line each
 constexpr const char* tag = "microbatches";
 
 }  // namespace
@@ -24,8 +24,8 @@ MemoryRef MicrobatchCarry::slot(DeviceIndex device, std::size_t number, std::siz
     return fixed(at(slots_, device), spacing * number, bytes);
 }
 
-const StepState* MicrobatchCarry::step(DeviceIndex device) const {
-    return static_cast<const StepState*>(at(slots_, device)->data());
+const StepCounters* MicrobatchCarry::step(DeviceIndex device) const {
+    return static_cast<const StepCounters*>(at(slots_, device)->data());
 }
 
 MemoryRef MicrobatchCarry::in_copy(const EngineMemory& memory, MemoryRef ref) const {

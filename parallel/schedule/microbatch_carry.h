@@ -11,14 +11,14 @@ namespace lockstep {
 
 class MicrobatchCarry {
 public:
-    /// `denominators`, `loss`: dtypes of the denominators of the loss and of its value. `checks_loss`: a loss that is
-    /// not finite is reported.
+    /// `denominators`, `loss`: dtypes of the denominators of the loss and of its value. `checks_loss`: a non-finite
+    /// loss is reported.
     MicrobatchCarry(const Topology& topology, const EngineMemory& memory, std::vector<DType> denominators, DType loss,
                     bool checks_loss);
 
-    /// StepState as this microbatch's random numbers see it.
-    MemoryRef state(DeviceIndex device) const { return slot(device, 0, sizeof(StepState)); }
-    const StepState* step(DeviceIndex device) const;
+    /// StepCounters for this microbatch's random numbers.
+    MemoryRef state(DeviceIndex device) const { return slot(device, 0, sizeof(StepCounters)); }
+    const StepCounters* step(DeviceIndex device) const;
     /// Denominator `number` of the loss, summed over shards and microbatches.
     MemoryRef denominator(DeviceIndex device, std::size_t number) const {
         return slot(device, 1 + number, size_of(denominators_[number]));

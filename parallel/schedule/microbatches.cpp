@@ -71,7 +71,7 @@ Microbatches::Microbatches(const Topology& topology, EngineMemory& memory, const
 void Microbatches::prepare() {
     if (!instances_.empty()) return;
     std::vector<std::shared_ptr<Buffer>> workspaces;
-    workspaces.resize(static_cast<std::size_t>(parts_[0]->held.first));  // of other processes
+    workspaces.resize(static_cast<std::size_t>(parts_[0]->held.first));  // null for shards of other processes
     for (int shard = parts_[0]->held.first; shard < parts_[0]->held.last; ++shard) {
         std::size_t bytes = 0;
         for (const auto& program : programs_)

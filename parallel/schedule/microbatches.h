@@ -1,4 +1,4 @@
-// A step that takes its batch in microbatches: one after another, with one update at the end.
+// A step that computes its batch in microbatches: one after another, with one update at the end.
 #pragma once
 
 #include <functional>
@@ -23,9 +23,9 @@ public:
                  bool checks_loss);
 
     const std::vector<std::shared_ptr<const BatchProgram>>& parts() const { return parts_; }
-    /// All programs in the order in which they run.
+    /// All programs in execution order.
     const std::vector<ScheduledProgram*>& programs() const { return in_order_; }
-    /// Takes the memory that `enqueue` needs; throws OutOfMemory before anything is enqueued.
+    /// Allocates the memory that `enqueue` needs; throws OutOfMemory before anything is enqueued.
     void prepare();
     /// Frees that memory. The work enqueued with it must have run.
     void release_memory();

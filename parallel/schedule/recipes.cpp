@@ -30,7 +30,7 @@ std::size_t emit_step(ScheduleBuilder& builder) {
     const std::size_t forward_end = builder.emitter().schedule().size();
     builder.emit_backward();
     builder.emit_squares();
-    // Nobody waits for buffers: a kernel of backward that throws, and a step that is skipped, find them as they were.
+    // Nothing waits for buffers: after an exception in a kernel of backward, or a skipped step, they are unchanged.
     if (builder.has_commits()) builder.emit_commits();
     builder.emit_end_of_step();
     return forward_end;

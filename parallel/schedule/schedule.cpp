@@ -50,7 +50,7 @@ void Schedule::wait(Stream& stream, int event) {
 }
 
 void Schedule::put_off_calls(std::size_t first, std::size_t last) {
-    std::set<const Stream*> streams;  // that have come to such a call, or to an event after one
+    std::set<const Stream*> streams;  // streams after such a call, or after an event that follows one
     std::set<std::size_t> events;
     const auto waits = [&](const Command& command) {
         if (command.phase != Phase::work) return false;

@@ -1,4 +1,4 @@
-// A schedule: which stream runs which task, where events are recorded and awaited. Made once, replayed every step.
+// A schedule: the tasks of each stream, and where events are recorded and awaited. Created once, replayed every step.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@
 
 namespace lockstep {
 
-/// A kernel with everything it needs but the addresses of workspaces.
+/// A kernel with everything that it needs except the addresses of workspaces.
 struct TaskSpec {
     std::shared_ptr<const Operation> operation;
     std::shared_ptr<const Kernel> kernel;
     std::vector<MemoryRef> in, out;
     MemoryRef scratch;
     const char* call = nullptr;  ///< see Record
-    const StepState* step = nullptr;
+    const StepCounters* step = nullptr;
     StatusWord* status = nullptr;
     const StatusWord* agreed = nullptr;
     Health* health = nullptr;
-    bool prepares = false;  ///< commits to what does not outlive the step
+    bool prepares = false;  ///< commits to memory that does not outlive the step
     std::uint32_t ordinal = 0;
     int shard = 0;
     std::int64_t first_row = 0;
@@ -42,20 +42,20 @@ struct CopySpec {
 };
 
 /// A call of the host in the order of a stream, on its own memory: a host function, which may wait for other processes,
-/// but never for a device of this one or for a thread that calls CUDA.
+/// but never for a device of this process or for a thread that calls CUDA.
 struct CallSpec {
     std::string name;
     std::function<void()> function;  ///< an exception fails the stream, or the step if `by_host` is set
     bool collective = false;         ///< as in TaskSpec
-    /// It may call CUDA: the thread that enqueues waits for the stream and makes the call itself.
+    /// It may call CUDA: the enqueuing thread waits for the stream and makes the call itself.
     bool by_host = false;
     std::size_t reached = 0;  ///< event to wait for if `by_host` is set
 };
 
-/// A step is enqueued in two phases, so that an error while most of it is enqueued leaves the model as it was.
+/// A step is enqueued in two phases, so that an error while most of it is enqueued leaves the model unchanged.
 enum class Phase : std::uint8_t {
-    work,   ///< changes nothing that outlives the step
-    commit  ///< runs on streams that commit, and waits for them
+    work,   ///< changes no persistent state
+    commit  ///< runs on commit streams, and waits for them
 };
 
 struct Command {
@@ -76,8 +76,8 @@ public:
     /// A new event, recorded here.
     int record(Stream& stream);
     void wait(Stream& stream, int event);
-    /// Moves calls by the host in [first, last), and everything that waits for one, to the end of that range: the
-    /// devices have work while the host waits.
+    /// Moves calls by the host in [first, last), and everything that waits for one, to the end of that range, so that
+    /// the devices have work while the host waits.
     void put_off_calls(std::size_t first, std::size_t last);
 
     const std::vector<Command>& commands() const { return commands_; }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
@@ -18,7 +18,7 @@ std::vector<std::size_t> spans_in(const ShardProgram& program, std::size_t first
 
 }  // namespace
 
-/// Records [first, last) of both programs side by side, those that span shards beside each other.
+/// Pairs records [first, last) of both programs, aligning those that span shards.
 std::vector<RecordPair> ScheduleBuilder::pairs(std::size_t full_first, std::size_t full_last, std::size_t last_first,
                                                std::size_t last_last) const {
     std::vector<std::size_t> full_spans = spans_in(*batch_.full, full_first, full_last);
@@ -86,7 +86,7 @@ TaskSpec ScheduleBuilder::task_of(int shard, const Record& record, bool forward)
 void ScheduleBuilder::emit_across_shards(RecordPair records) {
     std::vector<MemoryRef> inputs = across_.emit_inputs(*this, records);
     if (batch_.held.empty()) return;
-    const int anchor = batch_.held.first;  // what the record makes is the same for all shards
+    const int anchor = batch_.held.first;  // the record's results are the same for all shards
     Stream& root = topology().compute(anchor);
     const bool forward =
         (batch_.cut.is_last(anchor) ? records.last : records.full) < static_cast<long>(batch_.of(anchor).commit_begin);
@@ -167,7 +167,7 @@ void ScheduleBuilder::emit_backward() {
         done = {std::max(done.full, records.full), std::max(done.last, records.last)};
         reduction_->emit_ready(*this, done);
     }
-    // Everything has been emitted: what one program lacks the other does not wait for.
+    // Everything has been emitted, so neither program waits for records that it does not have.
     reduction_->emit_ready(*this, {static_cast<long>(full.records.size()), static_cast<long>(last.records.size())});
     reduction_->emit_end(*this);
 }
@@ -200,7 +200,7 @@ void ScheduleBuilder::emit_commit_records(Stream& stream) {
             for (auto* side : {&task.in, &task.out})
                 for (MemoryRef& ref : *side) ref = part_->carry->in_copy(emitter_.memory(), ref);
         }
-        if (task.scratch.workspace >= 0)  // the shard's own scratch is in use on its lane
+        if (task.scratch.workspace >= 0)  // the shard's own scratch memory is in use on its lane
             task.scratch = fixed(emitter_.memory().scratch(stream, task.scratch.bytes), 0, task.scratch.bytes);
         emitter_.run(stream, std::move(task));
     }
@@ -242,7 +242,7 @@ void ScheduleBuilder::emit_advance(DeviceIndex device, Advance advance) {
     if (advance == Advance::nothing) return;
     const bool step = advance == Advance::step;
     emitter_.run_flat(topology().commit(device), device, make_operation(AdvanceStep{step}), {},
-                      {{bytes_meta(sizeof(StepState))}, {emitter_.memory().control(device).step_ref()}});
+                      {{bytes_meta(sizeof(StepCounters))}, {emitter_.memory().control(device).step_ref()}});
     if (step && reduction_ && reduction_->may_skip()) emit_forgetting_of_skip(device);
 }
 
@@ -251,10 +251,11 @@ void ScheduleBuilder::emit_forgetting_of_skip(DeviceIndex device) {
     const MemoryRef agreed = emitter_.memory().control(device).agreed_ref();
     if (device == first_device) {
         emitter_.copy(stream, agreed, emitter_.memory().control(first_device).outcome_ref());
-        for (const DeviceIndex d : topology().devices.others())  // they copy what is agreed on from here
+        for (const DeviceIndex d : topology().devices.others())  // they copy the agreed word from here
             emitter_.wait(stream, topology().commit(d));
     }
-    emitter_.run_flat(stream, device, make_operation(ForgetSkip{}), {}, {{bytes_meta(sizeof(StatusWord))}, {agreed}});
+    emitter_.run_flat(stream, device, make_operation(ClearSkipFlag{}), {},
+                      {{bytes_meta(sizeof(StatusWord))}, {agreed}});
 }
 
 void ScheduleBuilder::emit_barrier(Advance advance) {
@@ -277,14 +278,14 @@ void ScheduleBuilder::emit_barrier(Advance advance) {
 }
 
 void ScheduleBuilder::emit_end_of_step() {
-    // Sums need no wait of their own: what was updated or copied to a device comes after them.
+    // Sums need no separate wait: updates and copies to a device follow them.
     std::vector<int> committed;
     for (const DeviceIndex d : topology().devices.indices()) {
         emitter_.wait(topology().commit(d), record_lanes_of(d));
         emit_advance(d, Advance::step);
         committed.push_back(emitter_.record(topology().commit(d)));
     }
-    // Replica 0 may be written by whoever holds the model, on its device's stream: that waits for all who copy from it.
+    // The owner of the model may write replica 0 on its device's stream, which waits for all streams that copy from it.
     for (const ComputeLane& lane : topology().lanes)
         for (const DeviceIndex d : topology().devices.indices())
             if (lane.device == d || lane.device == first_device) emitter_.wait(*lane.stream, at(committed, d));

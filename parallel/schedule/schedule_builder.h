@@ -1,4 +1,4 @@
-// Emits the commands of a batch program, piece by piece; recipes (recipes.h) say which pieces make a schedule.
+// Emits the commands of a batch program, piece by piece; recipes (recipes.h) select the pieces of a schedule.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ public:
 
     /// The casts of parameters for all shards of a device, and the records.
     void emit_forward();
-    /// Backward, and the reduction of every bucket as soon as backward has finished it.
+    /// Backward, and the reduction of every bucket as soon as backward has completed it.
     void emit_backward();
     const Record& record_of(int shard, RecordPair records) const;
     TaskSpec task_of(int shard, const Record& record, bool forward) const;
@@ -48,24 +48,24 @@ public:
 
     // Other parts of a step.
 
-    /// Whether some record changes state that outlives the step.
+    /// Whether a record changes persistent state.
     bool has_commits() const { return batch_.full->backward_begin > batch_.full->commit_begin; }
     /// The devices agree on the status of the first `shards` shards.
     void emit_agreement(int shards);
     void emit_agreement() { emit_agreement(batch_.cut.present); }
-    /// Records that commit, and the copies of what they changed.
+    /// Records that commit, and the copies of the state that they changed.
     void emit_commits();
-    /// The loss of the step, or of its microbatches so far, where shard 0 is computed.
+    /// The loss of the step, or of its microbatches so far, on the device that computes shard 0.
     MemoryRef loss_of_shard_0() const { return part_ ? part_->carry->loss() : memory_.ref(0, batch_.of(0).loss); }
-    /// Moves the loss to where it stays until the host has read it.
+    /// Moves the loss to memory that is valid until the host has read it.
     void emit_loss();
     /// After backward: moves the measurements of the shards' gradients to the host's block, or adds them to those of
     /// earlier microbatches. Does nothing without measurements.
     void emit_squares();
     /// Later work on any device waits for all of this program.
     void emit_barrier(Advance advance);
-    /// The same for a step that updates, with fewer streams on the way from its last record to the next step's first:
-    /// what comes next on a device waits for what is committed there, and on the first one for all that is committed.
+    /// The same for a step that updates, with fewer streams between its last record and the next step's first one:
+    /// later work on a device waits for the commits there, and on the first device for all commits.
     void emit_end_of_step();
 
     // Microbatches.
@@ -75,13 +75,13 @@ public:
     void begin_microbatch(const Microbatch& part);
     /// Adds this microbatch's part of the loss.
     void emit_loss_so_far();
-    /// Emits the records that commit, on the microbatches' copy of the buffers, where shard 0 is computed.
+    /// Emits the records that commit, on the microbatches' copy of the buffers, on the device that computes shard 0.
     void emit_preparations();
-    /// Every process takes over what the microbatches have made of the buffers.
+    /// Copies the buffers prepared by the microbatches to every process.
     void emit_prepared_commits();
     /// Sums the outputs, which are denominators, over shards and microbatches.
     void emit_denominators();
-    /// Later work on any device waits for all of this program, which changes nothing that outlives the step.
+    /// Later work on any device waits for all of this program, which changes no persistent state.
     void emit_end_of_microbatch();
 
 private:
@@ -93,14 +93,14 @@ private:
     void emit_cast(Stream& stream, DeviceIndex device, const CastRange& range);
     void emit_records(RecordPair records);
     void emit_across_shards(RecordPair records);
-    /// Records that commit, on `stream`, of the first device.
+    /// Emits the records that commit, on `stream` of the first device.
     void emit_commit_records(Stream& stream);
     void emit_copies_of_buffers();
     void emit_state_of_microbatch();
-    /// `sum` becomes `part` in the first microbatch; later ones add theirs. Scalars of `dtype` of the first device.
+    /// The first microbatch copies `part` to `sum`; later ones add theirs. Scalars of `dtype` on the first device.
     void emit_sum_so_far(Stream& stream, DType dtype, const MemoryRef& part, const MemoryRef& sum);
     void emit_advance(DeviceIndex device, Advance advance);
-    /// Keeps the outcome of a step that may have been skipped, and clears the status for the next one.
+    /// Saves the outcome of a step that may have been skipped, and clears the status for the next one.
     void emit_forgetting_of_skip(DeviceIndex device);
 
     Emitter emitter_;

@@ -34,7 +34,7 @@ std::shared_ptr<Instance> ScheduledProgram::acquire() {
     for (const auto& instance : instances_)
         if (instance.use_count() == 1) return instance;
     std::vector<std::shared_ptr<Buffer>> workspaces;
-    workspaces.resize(static_cast<std::size_t>(batch_->held.first));  // of other processes
+    workspaces.resize(static_cast<std::size_t>(batch_->held.first));  // null for shards of other processes
     for (int shard = batch_->held.first; shard < batch_->held.last; ++shard)
         workspaces.push_back(Buffer::allocate(topology_.compute(shard), memory_.workspace_bytes(shard), "activations"));
     return instances_.emplace_back(std::make_shared<Instance>(schedule_, std::move(workspaces)));

@@ -1,4 +1,4 @@
-// A batch program on its devices: one copy per shard, run record by record across all of them.
+// A batch program on its devices: one copy per shard, executed record by record across all of them.
 #pragma once
 
 #include <cstddef>

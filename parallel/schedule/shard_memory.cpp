@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace {
 
-/// Notes when buffers are used; the records count from 0, -1 is before them and `end` after them.
+/// Records when buffers are used; records count from 0, -1 is before them and `end` after them.
 class Lifetimes {
 public:
     explicit Lifetimes(std::size_t buffers) : buffers_(buffers), touched_(buffers, false) {}
@@ -57,7 +57,7 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, Device device, 
     for (std::size_t i = 0; i < program.records.size(); ++i) {
         const Record& record = program.records[i];
         const long at = static_cast<long>(i);
-        // What other shards read, or another stream, is never given to anything else.
+        // Memory that other shards or another stream read is never reused.
         const bool shared = spans_shards(record);
         const bool committed = i >= program.commit_begin && i < program.backward_begin;
         for (const auto* side : {&record.in, &record.out})
@@ -98,7 +98,7 @@ MemoryRef ShardMemory::ref(int shard, const Operand& operand) const {
     const int id = operand.buffer->trace_id();
     if (const auto found = plan.direct.find(id); found != plan.direct.end()) {
         ref = found->second;
-        ref.first += offset_of_first(operand);  // of a view of a parameter's cast
+        ref.first += offset_of_first(operand);  // for a view of a parameter's cast
         return ref;
     }
     ref.owner = topology_.device_of(shard);

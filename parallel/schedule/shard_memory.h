@@ -32,8 +32,8 @@ private:
     struct Plan {
         std::vector<std::size_t> offsets;  ///< by trace id
         std::size_t scratch = 0, total = 0;
-        std::map<int, MemoryRef> direct;  ///< by trace id: gradients that are written straight to where they are
-                                          ///< summed, and casts of parameters
+        std::map<int, MemoryRef> direct;  ///< by trace id: gradients that are written directly to the memory in which
+                                          ///< they are summed, and casts of parameters
     };
     static Plan plan(const ShardProgram& program, Device device, GradientPlan gradients);
     const Plan& plan_of(int shard) const { return plans_[static_cast<std::size_t>(shard)]; }

@@ -13,7 +13,7 @@ double now() {
     return Milliseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// An event of a device of which the host knows when it was reached.
+/// An event of a device for which the host knows when it was reached.
 struct Anchor {
     explicit Anchor(Stream& stream) : event(stream.device(), true) {
         double closest = -1;
@@ -42,9 +42,9 @@ void StepRecorder::begin_step() {
 }
 
 void StepRecorder::go_on() {
-    constexpr std::size_t most_marks = 100'000;  // somebody takes gradients and never updates
+    constexpr std::size_t max_marks = 100'000;  // a program may take gradients and never update
     if (open_) current_ = &steps_[(begun_ - 1) % steps_.size()];
-    if (!open_ || current_->used > most_marks) begin_step();
+    if (!open_ || current_->used > max_marks) begin_step();
     open_ = true;
 }
 

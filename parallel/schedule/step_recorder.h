@@ -1,4 +1,4 @@
-// Keeps the log of an engine's last steps: an event before and one after everything that a schedule enqueues.
+// Records the log of an engine's last steps: an event before and one after everything that a schedule enqueues.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ public:
     /// Records the last `kept` steps.
     explicit StepRecorder(int kept) : steps_(static_cast<std::size_t>(kept)) {}
 
-    /// Work that is enqueued from now on belongs to a new step; after `pause` to none.
+    /// Work that is enqueued from now on belongs to a new step, or after `pause` to none.
     void begin_step();
-    /// The manual step: it belongs to the step that lasts until the optimizer has updated.
+    /// The manual step: work belongs to the step that lasts until the optimizer has updated.
     void go_on();
     void pause() { current_ = nullptr; }
     void close_step() { open_ = false; }
@@ -38,7 +38,7 @@ public:
         ++current_->used;
     }
 
-    /// The steps in their order, without arrivals; waits for what belongs to them.
+    /// The steps in order, without arrivals; waits for their work.
     std::vector<LoggedStep> read() const;
 
 private:
@@ -60,7 +60,7 @@ private:
     std::vector<Step> steps_;
     std::uint64_t begun_ = 0;
     Step* current_ = nullptr;
-    bool open_ = false;  ///< a manual step
+    bool open_ = false;  ///< whether it is a manual step
 };
 
 /// Role of a call in a step, for `recorder`, which may be null.

@@ -23,7 +23,7 @@ struct Topology {
     int shards = 1;
     TraceSettings arithmetic;  ///< arithmetic settings of every shard
     RankIndex rank;            ///< rank of this process
-    int ranks = 1;             ///< that train together
+    int ranks = 1;             ///< number of ranks that train together
     ShardRange held;           ///< the shards that this process computes
     std::vector<ComputeLane> lanes;
     /// The streams of collectives: all processes enqueue the same ones in the same order. Empty without a job.
@@ -33,15 +33,15 @@ struct Topology {
     /// Fills in `lanes`; everything else must be set.
     void lay_lanes();
 
-    /// The stream on which a device sums gradients. Nothing enqueued there changes what outlives the step.
+    /// The stream on which a device sums gradients. Work enqueued there changes no persistent state.
     Stream& reduce(DeviceIndex device) const;
-    /// The stream on which a device changes what outlives the step: parameters, optimizer state, buffers, counters,
-    /// gradients that backward adds to.
+    /// The stream on which a device changes persistent state: parameters, optimizer state, buffers, counters, gradients
+    /// that backward adds to.
     Stream& commit(DeviceIndex device) const;
     Stream& collective() const { return *collective_streams.front(); }
 
     const ComputeLane& lane_of(int shard) const;
-    /// The stream of a device's first shards, on which is done what all of its shards need.
+    /// The stream of a device's first shards, on which work for all of its shards runs.
     Stream& first_compute(DeviceIndex device) const;
     Stream& compute(int shard) const { return *lane_of(shard).stream; }
     DeviceIndex replica_of(int shard) const { return lane_of(shard).device; }

@@ -6,9 +6,10 @@
 
 #include "lockstep/runtime/cpu/cpu_event.h"
 #include "lockstep/runtime/cpu/cpu_stream.h"
+#include "lockstep/runtime/cpu/serial_mode.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
-#include "lockstep/runtime/internal/serial_mode.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -57,10 +58,10 @@ public:
     std::unique_ptr<EventImpl> make_event(int, bool) override { return std::make_unique<CpuEvent>(); }
 
     void* allocate(int, std::size_t bytes) override {
-        // Large blocks on huge pages: the convolutions' strides would otherwise miss the TLB on every row.
+        // Huge pages for large blocks: otherwise the strides of convolutions miss the TLB on every row.
         const bool large = bytes >= huge_page;
         const std::size_t unit = large ? huge_page : alignment;
-        void* memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+        void* memory = std::aligned_alloc(unit, round_up(bytes, unit));
         if (memory && large) madvise(memory, bytes, MADV_HUGEPAGE);
         return memory;
     }

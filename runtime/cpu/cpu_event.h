@@ -1,4 +1,4 @@
-// Events of CPU streams: a counter that is raised when the stream gets there.
+// Events of CPU streams: a counter that is raised when the stream reaches the event.
 #pragma once
 
 #include <atomic>
@@ -16,25 +16,25 @@ namespace lockstep {
 
 class CpuQueue;
 
-/// Shared with the work items in the queues, which may outlive the event.
+/// Shared with queued work items, which may outlive the event.
 class CpuEventState {
 public:
-    /// A new record; the ticket names it.
+    /// Starts a new record and returns its ticket.
     std::uint64_t issue();
     std::uint64_t issued() const;
-    /// The stream got to record `ticket`.
+    /// Called when the stream has reached record `ticket`.
     void reach(std::uint64_t ticket);
     /// Blocks the host.
     void await(std::uint64_t ticket) const;
     bool reached(std::uint64_t ticket) const { return reached_ >= ticket; }
-    /// `queue` is told when `ticket` is reached. False when it has been.
+    /// Registers `queue` for notification when `ticket` is reached. False if it was reached already.
     bool announce_to(std::shared_ptr<CpuQueue> queue, std::uint64_t ticket);
     std::chrono::steady_clock::time_point reached_at() const;
 
 private:
     mutable std::mutex mutex_;
     mutable std::condition_variable changed_;
-    mutable int awaited_ = 0;  ///< hosts that wait
+    mutable int awaited_ = 0;  ///< waiting hosts
     std::uint64_t issued_ = 0;
     std::atomic<std::uint64_t> reached_ = 0;
     std::chrono::steady_clock::time_point reached_at_;

@@ -1,4 +1,4 @@
-// Threads of computing streams that serve other queues while they wait.
+// Threads of compute streams that serve other queues while they wait.
 #pragma once
 
 #include <algorithm>
@@ -15,17 +15,17 @@
 
 namespace lockstep {
 
-/// Which queues the threads of computing streams may serve, and how many of those are awake.
+/// Queues offered to the threads of compute streams, and the number of those threads that are awake.
 class Helpers {
 public:
     static Helpers& instance() {
-        static auto* helpers = new Helpers;  // workers may outlive what is destroyed at exit
+        static auto* helpers = new Helpers;  // workers may outlive objects destroyed at exit
         return *helpers;
     }
 
-    /// True when a helper is going to look at `queue`: one that waits, or, where no core is free for another thread,
-    /// one that is about to come to the end of an item. That should not be the caller: who brings the last thing that
-    /// others have waited for is done already.
+    /// True if a helper will look at `queue`: a waiting helper or, if no core is free for another thread, one that is
+    /// about to finish an item. The caller itself does not count: it has already finished the work that others waited
+    /// for.
     bool offer(std::shared_ptr<CpuQueue> queue) {
         const std::scoped_lock lock(mutex_);
         const int others = awake_ - (is_helper_ ? 1 : 0);
@@ -35,7 +35,7 @@ public:
         return true;
     }
 
-    /// A queue to serve, if there is one. Who waits takes all, others what somebody else has offered.
+    /// A queue to serve, or null. A waiting thread takes any offer, other threads only offers of other threads.
     std::shared_ptr<CpuQueue> take(bool waits) {
         if (count_ == 0) return nullptr;
         const std::scoped_lock lock(mutex_);
@@ -54,7 +54,7 @@ public:
         const std::scoped_lock lock(mutex_);
         ++awake_;
     }
-    /// Leaves nothing behind: the others may be in the middle of long work.
+    /// Hands remaining offers back: the other helpers may be in the middle of long work.
     void go_to_sleep() {
         is_helper_ = false;
         {
@@ -63,13 +63,13 @@ public:
         }
         if (count_ > 0) give_back();
     }
-    /// The caller begins (1) or ends (-1) to wait.
+    /// The caller starts (1) or stops (-1) waiting.
     void waiting(int change) {
         const std::scoped_lock lock(mutex_);
         waiting_ += change;
     }
 
-    /// What has been offered goes to the queues' own threads.
+    /// Withdraws all offers and wakes the queues' own threads.
     void give_back() {
         std::vector<Offer> left;
         {
@@ -83,7 +83,7 @@ public:
     bool any_offered() const { return count_ > 0; }
 
     void use_cores(int change) { cores_in_use_ += change; }
-    /// A thread that has work would run where the caller spins.
+    /// True if a thread with work needs the core on which the caller spins.
     bool core_is_wanted() const { return cores_in_use_ > cores(); }
 
 private:
@@ -99,7 +99,7 @@ private:
 
     std::mutex mutex_;
     int awake_ = 0;    ///< helpers that are not asleep
-    int waiting_ = 0;  ///< those that have nothing else to do
+    int waiting_ = 0;  ///< helpers without work
     std::vector<Offer> offers_;
     std::atomic<std::size_t> count_{0};
     std::atomic<int> cores_in_use_{0};

@@ -1,10 +1,12 @@
 #include "lockstep/runtime/cpu/cpu_queue.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <csignal>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -15,38 +17,76 @@
 #include "lockstep/runtime/cpu/thread_count.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
-#include "lockstep/runtime/internal/ending.h"
-#include "lockstep/runtime/internal/environment.h"
-#include "lockstep/runtime/internal/forked.h"
-#include "lockstep/runtime/internal/spin.h"
+#include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/internal/threads.h"
 
 namespace lockstep {
 
 namespace {
 
 std::atomic<int> workers{0};
-std::atomic<int> keepers{0};  // StreamThreads that live
+std::atomic<int> keepers{0};  // number of live StreamThreads instances
 
-std::atomic<bool> stopped{false};  // workers begin no item
+std::atomic<bool> stopped{false};  // workers start no more items
 
-/// A queue of which this thread does an item, which may do one of another queue meanwhile.
+/// Threads that have left their queue and may still be destroying their thread-local objects: launch() forks, and a
+/// thread that exits during the fork may hold a lock that the child needs.
+class ExitingThreads {
+public:
+    static ExitingThreads& instance() { return **current(); }
+    /// For a child of fork(), where the threads of its parent do not exist.
+    static void forget() { *current() = new ExitingThreads; }
+
+    /// Adds the calling thread.
+    void add() {
+        const std::scoped_lock lock(mutex_);
+        drop_exited();
+        threads_.push_back(::gettid());
+    }
+    /// Number of them, without the calling thread.
+    int count() {
+        const std::scoped_lock lock(mutex_);
+        drop_exited();
+        return static_cast<int>(threads_.size()) -
+               static_cast<int>(std::count(threads_.begin(), threads_.end(), ::gettid()));
+    }
+    /// Waits for all of them, but not for long: the system may have given the number of one to another thread.
+    void await() {
+        for (int looks = 0; looks < 20000 && count() > 0; ++looks)
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+
+private:
+    static ExitingThreads** current() {
+        static auto* instance = new ExitingThreads;
+        return &instance;
+    }
+    void drop_exited() {
+        std::erase_if(threads_, [](pid_t thread) { return ::tgkill(::getpid(), thread, 0) != 0; });
+    }
+
+    std::mutex mutex_;
+    std::vector<pid_t> threads_;
+};
+
+/// A queue whose item this thread executes; the item may in turn execute one of another queue.
 struct Serving {
     const CpuQueue* queue;
     const Serving* outer;
 };
-thread_local const Serving* serving = nullptr;  // needs no memory: items are done until the very end
+thread_local const Serving* serving = nullptr;  // needs no memory: items are executed until the very end
 
-/// Libraries make static objects at the first calls of a kind, which are among a thread's first items.
+/// Libraries create static objects at the first calls of a kind, which are among a thread's first items.
 void watch_early_items() {
     constexpr unsigned early = 512;
-    constexpr int most = 1000;  // of all threads, which come and go
+    constexpr int most = 1000;  // over all threads, including those that have exited
     static std::atomic<int> watched{0};
     thread_local unsigned items = 0;
     if (items >= early) return;
-    if (std::has_single_bit(++items) && watched.fetch_add(1, std::memory_order_relaxed) < most) ending::watch();
+    if (std::has_single_bit(++items) && watched.fetch_add(1, std::memory_order_relaxed) < most) process_exit::watch();
 }
 
-/// How long a thread that nobody keeps stays without anything to do.
+/// Idle time after which a thread exits, unless a StreamThreads instance exists.
 constexpr std::chrono::seconds idle_limit(1);
 
 /// Longest delay in microseconds that a worker sleeps before an item at random (LOCKSTEP_INJECT_DELAYS): shakes out
@@ -67,11 +107,15 @@ void delay() {
 
 int cpu_worker_count() { return workers; }
 
+int existing_cpu_threads() { return cpu_worker_count() + ExitingThreads::instance().count(); }
+
+void forget_cpu_threads() { ExitingThreads::forget(); }
+
 void wake_offered_queues() { Helpers::instance().give_back(); }
 
 namespace {
 
-/// Cores that an item keeps busy.
+/// Cores that an item occupies.
 class UsedCores {
 public:
     explicit UsedCores(int cores) : cores_(cores) { Helpers::instance().use_cores(cores_); }
@@ -83,7 +127,7 @@ private:
     int cores_;
 };
 
-/// All queues that there are.
+/// All existing queues.
 struct Queues {
     std::mutex mutex;
     std::vector<std::weak_ptr<CpuQueue>> all;
@@ -142,8 +186,8 @@ void CpuQueue::run(Work work, int threads) {
 void CpuQueue::record(std::shared_ptr<CpuEventState> event) {
     std::unique_lock lock(mutex_);
     need_thread();
-    // Issued under the lock: a ticket that can be seen is in the queue. Otherwise, where two hosts make two streams
-    // wait for each other, a wait could come before the record that it depends on.
+    // Issued under the lock: every visible ticket is in the queue. Otherwise, if two hosts make two streams wait for
+    // each other, a wait could be queued before the record that it depends on.
     const std::uint64_t ticket = event->issue();
     push(lock, {{}, 0, std::move(event), ticket, false});
 }
@@ -188,6 +232,7 @@ void CpuQueue::serve() {
         leave(lock);
     }
     has_thread_ = false;
+    ExitingThreads::instance().add();
     --workers;
     rested_.notify_all();
 }
@@ -250,7 +295,7 @@ void CpuQueue::do_ready(std::unique_lock<std::mutex>& lock, const CpuEventState*
         } catch (...) {
             failure = std::current_exception();
         }
-        item = {};  // what it holds may take long to destroy
+        item = {};  // destroying its contents may take long
         lock.lock();
         if (failure && !failure_) failure_ = failure;
         busy_ = false;
@@ -268,7 +313,7 @@ void CpuQueue::perform(Item& item) {
     }
     const ThreadCount scope(item.threads);
     const UsedCores more(item.threads - 1);
-    item.work(Launch{device_, nullptr});
+    item.work(ExecContext{device_, nullptr});
     watch_early_items();
 }
 
@@ -291,7 +336,7 @@ void CpuQueue::announce() {
 }
 
 void CpuQueue::wake() {
-    { const std::scoped_lock lock(mutex_); }  // its thread has seen what is ready, or waits
+    { const std::scoped_lock lock(mutex_); }  // its thread has seen the ready item, or waits
     changed_.notify_all();
 }
 
@@ -339,13 +384,14 @@ void CpuQueue::await_end_of_thread() {
     }
 }
 
-StreamThreads::StreamThreads() : made_in_(forked::generation()) { ++keepers; }
+StreamThreads::StreamThreads() : fork_generation_(forked::generation()) { ++keepers; }
 
 StreamThreads::~StreamThreads() {
-    if (--keepers > 0 || made_in_ != forked::generation()) return;
+    if (--keepers > 0 || fork_generation_ != forked::generation()) return;
     const std::vector<std::shared_ptr<CpuQueue>> all = all_queues();
     for (const auto& queue : all) queue->let_thread_end();
     for (const auto& queue : all) queue->await_end_of_thread();
+    ExitingThreads::instance().await();
 }
 
 }  // namespace lockstep

@@ -1,11 +1,11 @@
 // The queue of a stream of a virtual CPU device, and the threads that serve it.
 //
-// Every queue with work has a thread of its own, which comes with the first item and stays a while (see StreamThreads).
-// So whatever is ready gets done even where work in other queues blocks. Waking a thread takes as long as a small
-// kernel, though, and one more busy thread than there are cores interrupts those that compute. So the thread of a
-// computing stream that has to wait for an event stays awake as long as a wake-up takes, where that keeps nobody from a
-// core, and meanwhile serves queues of the other kind (sums, updates, copies between devices), whose own threads then
-// need not be woken.
+// Every queue with work has its own thread, which is created with the first item and stays for a while (see
+// StreamThreads). Ready work is therefore executed even if work in other queues blocks. However, waking a thread takes
+// as long as a small kernel, and more busy threads than cores interrupt those that compute. So a compute stream's
+// thread that waits for an event stays awake for about as long as a wake-up takes, unless another thread needs the
+// core. Meanwhile it serves queues of the other kind (sums, updates, copies between devices), whose own threads need
+// not be woken.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@
 
 namespace lockstep {
 
-/// Items are done in their order, by one thread at a time.
+/// Items are executed in order, by one thread at a time.
 class CpuQueue : public std::enable_shared_from_this<CpuQueue> {
 public:
-    /// What else its thread does, or who else may serve it.
+    /// Role of the queue's thread among the helpers.
     enum class Part : std::uint8_t {
         helper,  ///< its thread helps others while it waits
         helped,  ///< may be served by helpers: holds no work that blocks
@@ -33,9 +33,9 @@ public:
 
     static std::shared_ptr<CpuQueue> make(Device device, Part part);
 
-    // These throw DeviceError, with nothing enqueued, where there is no thread and the system gives none.
+    // These throw DeviceError, with nothing enqueued, if the queue needs a thread and the system cannot create one.
 
-    /// Work for `threads` CPU threads; skipped when work before it failed and `synchronize` has not yet said so.
+    /// Work for `threads` CPU threads; skipped if earlier work failed and `synchronize` has not yet reported it.
     void run(Work work, int threads);
     void record(std::shared_ptr<CpuEventState> event);
     void wait(std::shared_ptr<CpuEventState> event, std::uint64_t ticket);
@@ -43,22 +43,22 @@ public:
     /// Blocks until the queue is empty; rethrows the first failure since the last call.
     void synchronize();
     bool idle() const;
-    /// Its thread ends once what is there is done, unless more comes before.
+    /// Lets the thread end after the present items, unless more are enqueued before.
     void let_thread_end();
-    /// Waits until it has, or the queue has got more work after all.
+    /// Waits until the thread has ended or the queue has received more work.
     void await_end_of_thread();
 
-    /// With workers stopped: waits until no other thread does an item of it.
+    /// After workers were stopped: waits until no other thread executes an item of this queue.
     void await_stop();
 
-    /// The item in front may be ready now: sees that somebody looks.
+    /// Called when the front item may be ready: makes a thread look at it.
     void announce();
-    /// Its own thread looks.
+    /// Wakes the queue's own thread.
     void wake();
 
 private:
     struct Item {
-        Work work;  ///< empty: recorded or waited for
+        Work work;  ///< empty: an event to record or to wait for
         int threads = 0;
         std::shared_ptr<CpuEventState> event;
         std::uint64_t ticket = 0;
@@ -66,48 +66,54 @@ private:
     };
 
     CpuQueue(Device device, Part part) : device_(device), part_(part) {}
-    /// With the lock: sees that there is a thread.
+    /// With the lock: makes sure that the queue has a thread.
     void need_thread();
-    /// Likewise; there is one.
+    /// With the lock, after need_thread().
     void push(std::unique_lock<std::mutex>& lock, Item item);
     bool ready() const;
-    /// The thread of its own.
+    /// Loop of the queue's own thread.
     void serve();
-    /// Waits for something to do; false: the thread may end.
+    /// Waits for something to do; false if the thread may end.
     bool await_work(std::unique_lock<std::mutex>& lock);
-    /// Serves others until `until` has been reached; false when nothing was left to do for a while.
+    /// Serves other queues until `until` is reached; false if there was no work for a while.
     static bool help_others(const CpuEventState& until, std::uint64_t ticket);
-    /// Does what is ready, unless somebody else does, until `until` has been reached.
+    /// Executes ready items until `until` is reached, unless another thread serves this queue.
     void help(const CpuEventState* until, std::uint64_t ticket);
-    /// With the queue claimed: does what is ready, at most until `until` has been reached.
+    /// With the queue claimed: executes ready items, at most until `until` is reached.
     void do_ready(std::unique_lock<std::mutex>& lock, const CpuEventState* until, std::uint64_t ticket);
     void perform(Item& item);
-    /// Gives the claim up and sees that the rest is not forgotten.
+    /// Releases the claim and makes sure that the remaining items are served.
     void leave(std::unique_lock<std::mutex>& lock);
 
     const Device device_;
     const Part part_;
     mutable std::mutex mutex_;
     std::condition_variable changed_;  ///< its thread waits here
-    std::condition_variable rested_;   ///< hosts wait here: for an empty queue, or the end of its thread
+    std::condition_variable rested_;   ///< hosts wait here for an empty queue or the end of its thread
     std::deque<Item> items_;
-    bool claimed_ = false;  ///< a thread serves it
-    bool busy_ = false;     ///< an item is being done
+    bool claimed_ = false;  ///< a thread serves the queue
+    bool busy_ = false;     ///< an item is being executed
     bool has_thread_ = false;
-    bool may_end_ = false;  ///< the thread, once the queue is empty
+    bool may_end_ = false;  ///< the thread may end once the queue is empty
     std::exception_ptr failure_;
 };
 
-/// A host that waits so long wakes the threads of queues which helpers were offered and have not served: one of them
-/// may be held up by work that blocks.
+/// Time after which a waiting host wakes the threads of queues that were offered to helpers and not served: blocking
+/// work may hold up a helper.
 constexpr std::chrono::milliseconds forgotten(20);
 void wake_offered_queues();
 
-/// Threads that CPU streams have now.
+/// Current number of CPU stream threads that serve a queue.
 int cpu_worker_count();
 
-/// Where the caller is such a thread, whose work has called exit(): the others end what they are doing and do nothing
-/// more. False, and nothing happens, where it is none.
+/// Current number of CPU stream threads, including those that have left their queue and are still exiting.
+int existing_cpu_threads();
+
+/// For a child of fork(), while it has one thread: those of its parent do not exist here.
+void forget_cpu_threads();
+
+/// If the caller is a CPU stream thread whose work has called exit(): the other threads finish their current item and
+/// start no more. Otherwise returns false without effect.
 bool stop_cpu_workers_from_one();
 
 }  // namespace lockstep

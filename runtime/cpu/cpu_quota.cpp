@@ -31,7 +31,7 @@ std::optional<double> quotient(std::optional<double> quota, std::optional<double
     return quota && period ? std::optional(*quota / *period) : std::nullopt;
 }
 
-/// "200000 100000"; "max 100000" is no limit.
+/// "200000 100000"; "max 100000" means no limit.
 std::optional<double> limit_of_version_2(const std::filesystem::path& group) {
     const std::string line = first_line(group / "cpu.max");
     const auto space = line.find(' ');
@@ -40,7 +40,7 @@ std::optional<double> limit_of_version_2(const std::filesystem::path& group) {
                     positive(std::string_view(line).substr(space + 1)));
 }
 
-/// A quota of -1 is no limit.
+/// A quota of -1 means no limit.
 std::optional<double> limit_of_version_1(const std::filesystem::path& group) {
     return quotient(positive(first_line(group / "cpu.cfs_quota_us")),
                     positive(first_line(group / "cpu.cfs_period_us")));
@@ -60,7 +60,7 @@ struct Hierarchy {
     bool second = false;
 };
 
-/// `own` relative to the part of the hierarchy that is mounted; a container may see only its own part.
+/// `own` relative to the mounted part of the hierarchy; a container may see only its own part.
 std::filesystem::path below(const std::string& mounted, const std::string& own) {
     if (mounted == "/" || mounted.empty()) return std::filesystem::path(own).relative_path();
     if (own.starts_with(mounted) && (own.size() == mounted.size() || own[mounted.size()] == '/'))

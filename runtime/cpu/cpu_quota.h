@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-/// Cores worth of time: the smallest limit of the process's control group and its ancestors, in version 2 (`cpu.max`)
-/// and version 1 (`cpu.cfs_quota_us`). 2.5 for 250 ms in every 100 ms; nothing without a limit. `root` is the directory
-/// that holds `proc` and the mount points.
+/// Cores' worth of time: the smallest limit of the process's control group and its ancestors, in version 2 (`cpu.max`)
+/// and version 1 (`cpu.cfs_quota_us`). 2.5 for 250 ms in every 100 ms; nullopt without a limit. `root` is the directory
+/// that contains `proc` and the mount points.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

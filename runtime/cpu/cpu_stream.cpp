@@ -6,24 +6,24 @@
 
 #include "lockstep/runtime/cpu/cpu_event.h"
 #include "lockstep/runtime/cpu/thread_count.h"
-#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep {
 
 void InlineStream::run(Work work, int threads) {
     if (threads > 1) forked::note_host_threads();
     const ThreadCount scope(threads);
-    work(Launch{device_, nullptr});
+    work(ExecContext{device_, nullptr});
 }
 
 void InlineStream::copy(void* to, Device, const void* from, Device, std::size_t bytes) {
-    run([=](const Launch&) { std::memcpy(to, from, bytes); }, 1);
+    run([=](const ExecContext&) { std::memcpy(to, from, bytes); }, 1);
 }
 
 void InlineStream::copy_2d(void* to, std::size_t to_pitch, Device, const void* from, std::size_t from_pitch, Device,
                            std::size_t row_bytes, std::size_t rows) {
     run(
-        [=](const Launch&) {
+        [=](const ExecContext&) {
             for (std::size_t row = 0; row < rows; ++row)
                 std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
                             row_bytes);
@@ -32,11 +32,11 @@ void InlineStream::copy_2d(void* to, std::size_t to_pitch, Device, const void* f
 }
 
 void InlineStream::fill(void* to, std::uint8_t value, std::size_t bytes) {
-    run([=](const Launch&) { std::memset(to, value, bytes); }, 1);
+    run([=](const ExecContext&) { std::memset(to, value, bytes); }, 1);
 }
 
 void InlineStream::callback(std::function<void()> function) {
-    run([f = std::move(function)](const Launch&) { f(); }, 1);
+    run([f = std::move(function)](const ExecContext&) { f(); }, 1);
 }
 
 void InlineStream::record(EventImpl& event) {

@@ -8,11 +8,12 @@
 
 namespace lockstep {
 
-/// Runs work on the calling thread, at once: the host's stream, and every CPU stream in serial mode.
+/// Runs work at once on the calling thread: the host's stream, and every CPU stream in serial mode.
 class InlineStream : public StreamImpl {
 public:
     explicit InlineStream(Device device) : device_(device) {}
     void run(Work work, int threads) override;
+    bool runs_at_once() const override { return true; }
     void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) override;
     void copy_2d(void* to, std::size_t to_pitch, Device to_device, const void* from, std::size_t from_pitch,
                  Device from_device, std::size_t row_bytes, std::size_t rows) override;
@@ -27,12 +28,13 @@ protected:
     Device device_;
 };
 
-/// Work goes through a queue.
+/// Work is queued.
 class QueueStream final : public InlineStream {
 public:
     QueueStream(Device device, CpuQueue::Part part) : InlineStream(device), queue_(CpuQueue::make(device, part)) {}
     ~QueueStream() override { queue_->let_thread_end(); }
     void run(Work work, int threads) override;
+    bool runs_at_once() const override { return false; }
     void record(EventImpl& event) override;
     void wait(const EventImpl& event) override;
     void synchronize() override { queue_->synchronize(); }

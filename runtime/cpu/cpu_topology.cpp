@@ -22,13 +22,13 @@
 #include "lockstep/runtime/cpu/cpu_quota.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/environment.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep {
 
 namespace {
 
-/// Whether this machine has a CUDA driver, with or without a GPU that may be used.
+/// Whether this machine has a CUDA driver, with or without usable GPUs.
 bool cuda_driver_present() {
     if (device_count(DeviceKind::cuda) > 0) return true;
     void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -36,19 +36,19 @@ bool cuda_driver_present() {
     return driver != nullptr;
 }
 
-constexpr int most_devices = 64;
+constexpr int max_devices = 64;
 
 struct VirtualDevices {
     std::mutex mutex;
-    int wanted = 0;  // by the program; 0: it has not said
-    int count = 0;   // 0: nobody has asked yet
+    int wanted = 0;  // set by the program; 0: not set
+    int count = 0;   // 0: not queried yet
 };
 VirtualDevices& virtual_device_count() {
     static auto* instance = new VirtualDevices;
     return *instance;
 }
 
-/// The number stays what it is once it has been told: devices do not come and go while a process runs.
+/// The number is constant once it has been returned: devices do not appear or vanish while a process runs.
 int virtual_devices() {
     VirtualDevices& devices = virtual_device_count();
     const std::scoped_lock lock(devices.mutex);
@@ -56,11 +56,11 @@ int virtual_devices() {
         devices.count =
             devices.wanted > 0
                 ? devices.wanted
-                : static_cast<int>(environment::integer("LOCKSTEP_CPU_DEVICES", 1, most_devices).value_or(2));
+                : static_cast<int>(environment::integer("LOCKSTEP_CPU_DEVICES", 1, max_devices).value_or(2));
     return devices.count;
 }
 
-/// The environment is read once: devices do not come and go while a process runs.
+/// The environment is read once: devices do not appear or vanish while a process runs.
 const std::vector<int>& visible() {
     static const auto* devices = [] {
         const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -91,7 +91,7 @@ std::string proc_value(const char* file, std::string_view name) {
     return {};
 }
 
-/// Of memory, that `core` belongs to; 0 where the system does not tell.
+/// NUMA node of `core`; 0 if the system does not report one.
 int node_of(int core) {
     std::error_code unknown;
     for (const auto& entry :
@@ -106,9 +106,9 @@ int node_of(int core) {
 }  // namespace
 
 void set_cpu_device_count(int count) {
-    if (count < 1 || count > most_devices)
+    if (count < 1 || count > max_devices)
         throw InvalidArgument(
-            fmt::format("set_cpu_device_count: invalid number of devices ({}); expected 1 to {}", count, most_devices));
+            fmt::format("set_cpu_device_count: invalid number of devices ({}); expected 1 to {}", count, max_devices));
     VirtualDevices& devices = virtual_device_count();
     const std::scoped_lock lock(devices.mutex);
     if (devices.count != 0 && devices.count != count)
@@ -145,10 +145,10 @@ std::vector<int> cores_around(const std::vector<int>& share, const std::vector<i
     return around;
 }
 
-// A kernel that was made for more threads than OpenMP gives it (OMP_THREAD_LIMIT) would wait for the others for ever.
+// With fewer OpenMP threads (OMP_THREAD_LIMIT) than a kernel was created for, its threads would wait forever.
 int usable_cores() {
-    environment::integer("OMP_THREAD_LIMIT", 1, std::numeric_limits<int>::max());  // OpenMP ignores what it cannot read
-    static const std::optional<double> quota = cpu_quota();  // more threads than the quota pays for are throttled
+    environment::integer("OMP_THREAD_LIMIT", 1, std::numeric_limits<int>::max());  // OpenMP ignores malformed values
+    static const std::optional<double> quota = cpu_quota();  // threads beyond the quota are throttled
     const int cores = std::min(static_cast<int>(allowed_cores().size()), omp_get_thread_limit());
     return quota ? std::clamp(static_cast<int>(std::ceil(std::min(*quota, 1e6))), 1, cores) : cores;
 }
@@ -156,12 +156,12 @@ int usable_cores() {
 int cpu_device_count() { return static_cast<int>(visible().size()); }
 
 int cores_of_cpu_device(int) {
-    // One number for all: shards are cut evenly, so a larger device would only wait for the others.
+    // The same for all devices: shards are split evenly, so a larger device would only wait for the others.
     return std::max(usable_cores() / virtual_devices(), 1);
 }
 
 int threads_of_cpu_device(int index) {
-    if (index < 0) {  // says nothing of how many devices there are, which the program may still decide
+    if (index < 0) {  // does not count the devices, whose number the program may still set
         static const int host = usable_cores();
         return host;
     }

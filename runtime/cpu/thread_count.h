@@ -1,11 +1,11 @@
-// OpenMP's thread count of the calling thread, for a while.
+// Scope that sets OpenMP's thread count of the calling thread.
 #pragma once
 
 #include <omp.h>
 
 namespace lockstep {
 
-/// The calling thread's OpenMP thread count while a piece of work runs.
+/// Sets the calling thread's OpenMP thread count while a piece of work runs.
 class ThreadCount {
 public:
     explicit ThreadCount(int threads) : previous_(omp_get_max_threads()) {

@@ -1,5 +1,5 @@
-// The versions of a build without the CUDA toolkit.
-#include "lockstep/runtime/internal/cuda_versions.h"
+// The versions reported by a build without the CUDA toolkit.
+#include "lockstep/runtime/internal/backend.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep::cuda {
 
@@ -22,13 +22,13 @@ struct Loss {
     std::string message;
 };
 Loss& loss() {
-    static auto* instance = new Loss;  // outlives every static destructor that may ask
+    static auto* instance = new Loss;  // outlives every static destructor that may query it
     return *instance;
 }
 
 using PrimaryContextState = decltype(&cuDevicePrimaryCtxGetState);
 
-/// The driver's own question, asked without linking it: the runtime has none that does not make a context.
+/// The driver's function, looked up without linking the driver: the runtime's queries all create a context.
 PrimaryContextState primary_context_state() {
     static const auto function = [] {
         void* found = nullptr;
@@ -44,10 +44,11 @@ PrimaryContextState primary_context_state() {
     return function;
 }
 
-/// Asked of a device that is not current, so that a context which the question itself might make is one that is there.
+/// Called for a device that is not current: if the query creates a context, it does so on the current device, which
+/// already has one.
 bool has_context(int device) {
     constexpr std::size_t remembered = 64;
-    static std::array<std::atomic<bool>, remembered> known{};  // it stays
+    static std::array<std::atomic<bool>, remembered> known{};  // contexts are permanent
     const auto index = static_cast<std::size_t>(device);
     if (index < remembered && known[index].load(std::memory_order_relaxed)) return true;
     const PrimaryContextState ask = primary_context_state();
@@ -60,14 +61,14 @@ bool has_context(int device) {
 
 }  // namespace
 
-// driver_types.h says of most of them that the process must be started again; of the others that the device or the
-// driver is gone.
+// According to driver_types.h, most of these require a restart of the process; the others mean that the device or the
+// driver is lost.
 bool loses_context(cudaError_t status) noexcept {
     switch (static_cast<int>(status)) {
         case cudaErrorCudartUnloading:
         case cudaErrorECCUncorrectable:
         case cudaErrorNvlinkUncorrectable:
-        case 226:  // cudaErrorContained, which CUDA 12.0 does not know
+        case 226:  // cudaErrorContained, unknown to CUDA 12.0
         case cudaErrorIllegalAddress:
         case cudaErrorLaunchTimeout:
         case cudaErrorContextIsDestroyed:
@@ -78,7 +79,7 @@ bool loses_context(cudaError_t status) noexcept {
         case cudaErrorInvalidAddressSpace:
         case cudaErrorInvalidPc:
         case cudaErrorLaunchFailure:
-        case 721:  // cudaErrorTensorMemoryLeak, likewise
+        case 721:  // cudaErrorTensorMemoryLeak, unknown to CUDA 12.0
         case cudaErrorMpsClientTerminated:
         case cudaErrorExternalDevice:
         case cudaErrorUnknown: return true;

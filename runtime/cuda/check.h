@@ -1,4 +1,4 @@
-// Return codes of the CUDA runtime as exceptions. No call's code goes unread.
+// Return codes of the CUDA runtime as exceptions. Every call is checked.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,23 +8,23 @@
 
 namespace lockstep::cuda {
 
-/// Throws DeviceError (call, status, current device, file, line) unless `status` is success, after taking the error out
-/// of the runtime's memory, where the next innocent call would find it. An error that the context does not survive is
-/// remembered: see `require_healthy`.
+/// Throws DeviceError (call, status, current device, file, line) unless `status` is success. Clears the runtime's last
+/// error, which the next unrelated call would otherwise report. An error that the context does not survive is recorded:
+/// see `require_healthy`.
 void check(cudaError_t status, std::string_view call, std::source_location where = std::source_location::current());
 
-/// For destructors: takes the error, throws nothing.
+/// For destructors: clears the error, never throws.
 void check_quietly(cudaError_t status) noexcept;
 
 /// Whether no CUDA call of this process can succeed after that error.
 bool loses_context(cudaError_t status) noexcept;
-/// Throws what `check` threw when the context was lost.
+/// Rethrows the error with which the context was lost.
 void require_healthy();
 bool is_healthy() noexcept;
 
-/// Makes a device current, then again the one that the caller had. A thread that has used no device so far stays on
-/// this one: since CUDA 12 cudaSetDevice makes a context, which takes half a gigabyte of the device, and device 0, on
-/// which every thread begins, may not be one that this process uses. `device` is the runtime's index.
+/// Makes a device current and restores the caller's device afterwards. A thread that has not used a device yet stays on
+/// this one: since CUDA 12, cudaSetDevice creates a context, which takes half a gigabyte of device memory, and this
+/// process may not use device 0, the initial device of every thread. `device` is the runtime's index.
 class ScopedDevice {
 public:
     explicit ScopedDevice(int device);
@@ -37,14 +37,14 @@ private:
     bool changed_ = false;
 };
 
-/// For destructors: makes a call with `device` current, unless the context is lost. Throws nothing.
+/// For destructors: calls `function` with `device` current, unless the context is lost. Never throws.
 template <class Call>
 void quietly_on(int device, Call&& call) noexcept {
     if (!is_healthy()) return;
     try {
         const ScopedDevice scope(device);
         check_quietly(call());
-    } catch (...) {  // the device is lost, and what was to be given back with it
+    } catch (...) {  // the device is lost, and with it the resource to release
     }
 }
 

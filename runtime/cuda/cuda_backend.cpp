@@ -7,7 +7,7 @@
 #include "lockstep/runtime/cuda/check.h"
 #include "lockstep/runtime/cuda/cuda_stream.h"
 #include "lockstep/runtime/cuda/devices.h"
-#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep {
 
@@ -118,8 +118,8 @@ void* CudaBackend::allocate(int index, std::size_t bytes) {
 
 namespace {
 
-/// Gives memory back by `free`, which waits until the device has nothing left to do, and may keep other threads out of
-/// the driver meanwhile: those that would end what the device waits for, too. So that is waited for before.
+/// Releases memory with `free`, which waits until the device is idle. It may block other threads from the driver
+/// meanwhile, including those that must finish the device's work. Therefore synchronizes first.
 template <class Free>
 void free_on(int gpu, Free&& free) noexcept {
     quietly_on(gpu, [&] {
@@ -154,7 +154,7 @@ void CudaBackend::release_pinned(void* memory, std::size_t /*bytes*/) noexcept {
 }
 
 CudaBackend& backend() {
-    static auto* instance = new CudaBackend;  // streams and memory are given back to it until the very end
+    static auto* instance = new CudaBackend;  // streams and memory are returned to it until the very end
     return *instance;
 }
 

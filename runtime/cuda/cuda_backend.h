@@ -1,4 +1,4 @@
-// The CUDA backend: GPUs as the driver shows them, split in logical devices.
+// The CUDA backend: GPUs as listed by the driver, split into logical devices.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,8 +19,8 @@ public:
     int device_count() override;
     DeviceInfo info(int index) override;
     std::uint64_t hardware(int index) override;
-    /// Where both devices are in use, opens the peer's memory when asked for the first time: true where kernels may
-    /// read it from then on. Else whether that could be.
+    /// If both devices are in use, enables peer access on the first call; true if kernels may read the peer's memory
+    /// from then on. Otherwise returns whether access is possible.
     bool peer_access(int reader, int owner) override;
     bool host_access() override { return false; }
     bool in_use() override { return layout().first_used >= 0; }
@@ -37,21 +37,21 @@ public:
 
 private:
     struct Gpu {
-        std::atomic<std::uint64_t> hardware{0};  // 0: not asked so far
-        std::atomic<bool> used{false};           // by this process, which has a context there
+        std::atomic<std::uint64_t> hardware{0};  // 0: not queried yet
+        std::atomic<bool> used{false};           // by this process, which has a context on it
     };
     struct Layout {
         std::vector<Gpu> gpus;
         int per_gpu = 1;
         std::string absence;
         std::vector<std::size_t> in_use;  // bytes, per logical device
-        std::vector<std::size_t> share;   // bytes, per logical device; 0: all there is
+        std::vector<std::size_t> share;   // bytes, per logical device; 0: all memory
         std::atomic<int> first_used{-1};  // GPU in whose context host memory is pinned
     };
-    /// Looked up once; a malformed environment throws every time.
+    /// Determined once; a malformed environment throws every time.
     Layout& layout();
     int gpu_of(int index) { return index / layout().per_gpu; }
-    /// The GPU of a logical device, which is in use from now on.
+    /// The GPU of a logical device, which counts as in use from now on.
     int use(int index);
 
     std::mutex mutex_;
@@ -59,7 +59,7 @@ private:
     std::map<std::pair<int, int>, bool> peers_;  // by GPU: reader, owner
 };
 
-/// Direction of a copy between two GPUs; -1 stands for the host.
+/// Direction of a copy between two GPUs; -1 is the host.
 cudaMemcpyKind copy_kind(int to_gpu, int from_gpu);
 
 CudaBackend& backend();

@@ -23,7 +23,7 @@ bool CudaEvent::done() const {
     const ScopedDevice scope(gpu_);
     const cudaError_t status = cudaEventQuery(event_);
     if (status == cudaErrorNotReady) {
-        cudaGetLastError();  // no error, but the next one who asks would take it for one
+        cudaGetLastError();  // not an error, but the next error check would report it
         return false;
     }
     check(status, "cudaEventQuery");
@@ -75,7 +75,7 @@ void CudaStream::copy(void* to, Device to_device, const void* from, Device from_
     const int to_gpu = backend_.gpu_of(to_device);
     const int from_gpu = backend_.gpu_of(from_device);
     if (to_gpu >= 0 && from_gpu >= 0 && to_gpu != from_gpu) {
-        // Goes straight where this device may touch the other's memory, else through the host: same call, same result.
+        // Direct if this device may access the other's memory, else through the host: same call, same result.
         opens(to_device, from_device);
         check(cudaMemcpyPeerAsync(to, to_gpu, from, from_gpu, bytes, stream_), "cudaMemcpyPeerAsync");
         return;
@@ -89,7 +89,7 @@ void CudaStream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const
     const int to_gpu = backend_.gpu_of(to_device);
     const int from_gpu = backend_.gpu_of(from_device);
     if (to_gpu >= 0 && from_gpu >= 0 && to_gpu != from_gpu && !opens(to_device, from_device)) {
-        // Only the copy of one range is promised to go through the host where it must.
+        // Only one-dimensional copies are guaranteed to fall back to the host.
         for (std::size_t row = 0; row < rows; ++row)
             check(cudaMemcpyPeerAsync(static_cast<char*>(to) + row * to_pitch, to_gpu,
                                       static_cast<const char*>(from) + row * from_pitch, from_gpu, row_bytes, stream_),
@@ -135,7 +135,7 @@ void CudaStream::record(EventImpl& event) {
 void CudaStream::wait(const EventImpl& event) {
     const auto* same_kind = dynamic_cast<const CudaEvent*>(&event);
     if (same_kind == nullptr) {
-        event.synchronize();  // an event of the CPU devices: no GPU can wait for it
+        event.synchronize();  // an event of a CPU device: a GPU cannot wait for it
         return;
     }
     if (!event.recorded()) return;

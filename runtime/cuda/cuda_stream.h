@@ -37,13 +37,14 @@ private:
 
 class CudaStream final : public StreamImpl {
 public:
-    /// `index`: the logical device; `gpu`: the one it lies on.
+    /// `index`: the logical device; `gpu`: the GPU that it is part of.
     CudaStream(CudaBackend& backend, int index, int gpu);
     ~CudaStream() override;
     CudaStream(const CudaStream&) = delete;
     CudaStream& operator=(const CudaStream&) = delete;
 
     void run(Work work, int threads) override;
+    bool runs_at_once() const override { return true; }
     void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) override;
     void copy_2d(void* to, std::size_t to_pitch, Device to_device, const void* from, std::size_t from_pitch,
                  Device from_device, std::size_t row_bytes, std::size_t rows) override;
@@ -55,13 +56,13 @@ public:
     bool idle() const override;
 
 private:
-    /// What a host function threw; shared with those still queued.
+    /// Exceptions thrown by host functions; shared with those still queued.
     struct Failure {
         std::mutex mutex;
         std::exception_ptr first;
     };
     struct Callback;
-    /// Opens the memory of whichever side is not this stream's device; false where the hardware cannot.
+    /// Enables peer access to the side that is not this stream's device; false if the hardware does not support it.
     bool opens(Device to, Device from);
     static void run_callback(void* data) noexcept;
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/runtime/cuda/check.h"
-#include "lockstep/runtime/internal/environment.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep::cuda {
 
@@ -16,7 +16,7 @@ Inventory look_for_gpus() {
     if (status == cudaErrorNoDevice)
         return {0, "the CUDA driver shows no GPU (not installed, or hidden by CUDA_VISIBLE_DEVICES)"};
     if (status == cudaErrorInsufficientDriver) {
-        // The same code for a driver that is too old and for none; the version tells them apart.
+        // A driver that is too old and a missing one return the same code; the version tells them apart.
         int driver = 0;
         const cudaError_t asked = cudaDriverGetVersion(&driver);
         check_quietly(asked);

@@ -1,4 +1,4 @@
-// Which CUDA devices there are: the driver's, each split in LOCKSTEP_DEVICES_PER_GPU logical ones.
+// Available CUDA devices: the driver's GPUs, each split into LOCKSTEP_DEVICES_PER_GPU logical devices.
 #pragma once
 
 #include <string>
@@ -7,26 +7,26 @@
 
 namespace lockstep::cuda {
 
-/// What the driver offers. Never throws: any error means no device.
+/// Devices offered by the driver. Never throws: any error means no devices.
 struct Inventory {
     int gpus = 0;
-    std::string absence;  ///< why there are none; empty when there are some
+    std::string absence;  ///< reason why there are no devices; otherwise empty
 };
 Inventory look_for_gpus();
 
-/// LOCKSTEP_DEVICES_PER_GPU, 1 unless set. Throws InvalidArgument when malformed.
+/// LOCKSTEP_DEVICES_PER_GPU, default 1. Throws InvalidArgument if malformed.
 int devices_per_gpu();
 
-/// Name, memory and units of GPU `gpu`, as the driver tells them. What is free is told only of one that is `in_use`:
-/// the question takes a context.
+/// Name, memory and units of GPU `gpu`, as reported by the driver. Free memory is reported only if `in_use`, because
+/// the query needs a context.
 DeviceInfo gpu_info(int gpu, bool in_use);
 
-/// A number that two GPUs share when libraries choose alike for both: compute capability and multiprocessors.
+/// Equal for two GPUs if libraries choose the same kernels for both: compute capability and multiprocessors.
 std::uint64_t hardware_of(int gpu);
 
-/// Whether kernels on `reader` can be let to read memory of `owner` (runtime indices).
+/// Whether kernels on `reader` can be given access to memory of `owner` (runtime indices).
 bool can_open_peer(int reader, int owner);
-/// Lets them; false where the hardware cannot. Makes contexts on both.
+/// Enables that access; false if the hardware does not support it. Creates contexts on both.
 bool open_peer(int reader, int owner);
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,5 @@
-// The one way in which kernels of our own are started. nvcc makes a kernel of a functor; any other compiler makes a
-// loop over the same functor, which the CUDA stand-in of the tests enqueues on its stream.
+// Launcher of the library's own kernels. nvcc compiles a functor to a kernel; any other compiler makes a loop over the
+// same functor, which the CUDA stand-in of the tests enqueues on its stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,26 +7,39 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/runtime/cuda/check.h"
-#include "lockstep/runtime/random.h"  // LOCKSTEP_HOST_DEVICE
+#include "lockstep/runtime/random.h"  // LOCKSTEP_HD
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cuda {
 
-/// Memory that a kernel may touch.
+/// Memory that a kernel may access.
 struct Touched {
     const void* address;
     std::size_t bytes;
     bool written;
 };
 
-/// Where the kernels of one record go, and all that they may touch (the stand-in holds them to it).
+/// Memory that the kernels of a record may access. Only tests ask for the list.
+class Declaration {
+public:
+    virtual void list(std::vector<Touched>& all) const = 0;
+
+protected:
+    ~Declaration() = default;
+};
+
+/// Stream of the kernels of one record, and what they may access (null: nothing). Valid while the record is enqueued.
 struct Queue {
     cudaStream_t stream;
-    std::span<const Touched> touched;
+    const Declaration* declaration;
 };
+
+/// Test hook: called before each launch of a compiled kernel. Null in production.
+inline void (*before_launch)(const Queue& queue, const char* name) = nullptr;
 
 inline constexpr int block_threads = 256;
 
@@ -39,14 +52,14 @@ __global__ void __launch_bounds__(block_threads) run_functor(F functor, std::int
         functor(i);
 }
 
-/// Blocks for `n` units of work of which a block does `per_block`: enough to fill any GPU, few enough to be cheap to
-/// start.
+/// Blocks for `n` units of work at `per_block` units per block: enough to fill any GPU, few enough to be cheap to
+/// launch.
 inline unsigned blocks_for(std::int64_t n, int per_block = block_threads) {
-    return static_cast<unsigned>(std::clamp<std::int64_t>((n + per_block - 1) / per_block, 1, 16384));
+    return static_cast<unsigned>(std::clamp<std::int64_t>(ceil_div(n, per_block), 1, 16384));
 }
 
-/// Enqueues a kernel in blocks of block_threads. What it throws is of this launch alone: cudaGetLastError may return an
-/// older error that nobody has read, and whoever took that for the launch's would make the launch twice.
+/// Enqueues a kernel in blocks of block_threads. Throws only for errors of this launch: cudaGetLastError may return an
+/// older, unread error, and a caller that mistook it for this launch's error would launch twice.
 template <class... Parameters>
 void launch_blocks(const Queue& queue, const char* name, unsigned blocks, void (*kernel)(Parameters...),
                    Parameters... arguments) {
@@ -55,18 +68,18 @@ void launch_blocks(const Queue& queue, const char* name, unsigned blocks, void (
     how.blockDim = dim3(block_threads);
     how.stream = queue.stream;
     void* addresses[] = {&arguments...};
+    if (before_launch != nullptr) before_launch(queue, name);
     check(cudaLaunchKernelExC(&how, reinterpret_cast<const void*>(kernel), addresses), name);
 }
 
 #else
 
-/// Enqueues a twin on the stand-in; defined in tests/cuda_standin.
-cudaError_t enqueue_host_twin(cudaStream_t stream, const char* name, std::function<void()> body,
-                              std::span<const Touched> touched);
+/// Enqueues a kernel's twin on the stand-in; defined in tests/cuda_standin.
+cudaError_t enqueue_host_twin(const Queue& queue, const char* name, std::function<void()> body);
 
 #endif
 
-/// Enqueues functor(i) for i in [0, n), in any order and at the same time.
+/// Enqueues functor(i) for i in [0, n), in any order and concurrently.
 template <class F>
 void launch(const Queue& queue, const char* name, std::int64_t n, F functor) {
     if (n <= 0) return;
@@ -76,7 +89,7 @@ void launch(const Queue& queue, const char* name, std::int64_t n, F functor) {
     const auto loop = [functor, n] {
         for (std::int64_t i = 0; i < n; ++i) functor(i);
     };
-    check(enqueue_host_twin(queue.stream, name, loop, queue.touched), name);
+    check(enqueue_host_twin(queue, name, loop), name);
 #endif
 }
 

@@ -4,18 +4,18 @@
 #include <fmt/format.h>
 
 #include "lockstep/runtime/cuda/check.h"
-#include "lockstep/runtime/internal/cuda_versions.h"
+#include "lockstep/runtime/internal/backend.h"
 
 namespace lockstep {
 
 namespace {
 
-/// "13.0" from 13000: how the CUDA runtime and driver number themselves.
+/// "13.0" from 13000, the version numbers of the CUDA runtime and driver.
 std::string cuda_version(int number) {
     return number == 0 ? "none" : fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
-/// "9.5.1" from 90501 and "8.9.7" from 8907: cuDNN changed its digits with version 9; cuBLAS counts as cuDNN 9 does.
+/// "9.5.1" from 90501 and "8.9.7" from 8907: cuDNN changed its format with version 9; cuBLAS uses that of cuDNN 9.
 std::string library_version(std::size_t number) {
     const std::size_t unit = number >= 90000 ? 10000 : 1000;
     return fmt::format("{}.{}.{}", number / unit, number % unit / 100, number % 100);

@@ -1,5 +1,5 @@
-// What a kind of device must offer. One implementation per kind (runtime/cpu, runtime/cuda); nothing above this file
-// knows which one it talks to.
+// Interface of a kind of device. One implementation per kind (runtime/cpu, runtime/cuda); code outside this interface
+// does not know which one it uses.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/stream.h"
@@ -29,13 +31,14 @@ class StreamImpl {
 public:
     virtual ~StreamImpl() = default;
     virtual void run(Work work, int threads) = 0;
+    virtual bool runs_at_once() const = 0;
     virtual void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) = 0;
     virtual void copy_2d(void* to, std::size_t to_pitch, Device to_device, const void* from, std::size_t from_pitch,
                          Device from_device, std::size_t row_bytes, std::size_t rows) = 0;
     virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
     virtual void callback(std::function<void()> function) = 0;
     virtual void record(EventImpl& event) = 0;
-    /// `event` may belong to another device of the same kind, or to another kind's (then the host waits).
+    /// `event` may belong to another device of the same kind, or of another kind (then the host waits).
     virtual void wait(const EventImpl& event) = 0;
     virtual void synchronize() = 0;
     virtual bool idle() const = 0;
@@ -46,27 +49,32 @@ public:
     virtual ~Backend() = default;
     virtual int device_count() = 0;
     virtual DeviceInfo info(int index) = 0;
-    /// Devices with the same number run the same kernels: what is chosen for one holds for the other.
+    /// Devices with the same number run the same kernels: a choice made for one is valid for the others.
     virtual std::uint64_t hardware(int index) = 0;
     virtual bool peer_access(int reader, int owner) = 0;
     virtual bool host_access() = 0;
-    /// Whether this process works on one of its devices: whether a stream or an event was made.
+    /// Whether this process uses one of its devices, that is, has created a stream or an event.
     virtual bool in_use() = 0;
     virtual std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) = 0;
     virtual std::unique_ptr<EventImpl> make_event(int index, bool timed) = 0;
-    /// Memory of the device, aligned to at least 256 bytes; null when there is none left.
+    /// Memory of the device, aligned to at least 256 bytes; null if out of memory.
     virtual void* allocate(int index, std::size_t bytes) = 0;
     virtual void release(int index, void* memory, std::size_t bytes) noexcept = 0;
-    /// Host memory for copies from and to the devices; one of them is in use.
+    /// Host memory for copies from and to the devices; at least one of them is in use.
     virtual void* allocate_pinned(std::size_t bytes) = 0;
     virtual void release_pinned(void* memory, std::size_t bytes) noexcept = 0;
-    /// Why there is no device; empty when there are some.
+    /// Reason why there is no device; empty if there are some.
     virtual std::string absence_reason() = 0;
 };
 
 Backend& cpu_backend();
-/// The CUDA backend, or the one without devices where the toolkit is absent.
+/// The CUDA backend, or the one without devices if the toolkit is absent.
 Backend& cuda_backend();
 inline Backend& backend_of(Device device) { return device.kind() == DeviceKind::cuda ? cuda_backend() : cpu_backend(); }
+
+// Versions of the CUDA libraries, if the build uses them.
+
+/// Empty in a build without the CUDA toolkit.
+std::vector<std::pair<std::string, std::string>> cuda_library_versions();
 
 }  // namespace lockstep

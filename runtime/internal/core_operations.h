@@ -1,4 +1,4 @@
-// Operations that tensors themselves need. Their kernels lie with all others (ops/cpu, ops/cuda).
+// Operations that tensors themselves need. Their kernels are in ops/cpu and ops/cuda, like all others.
 #pragma once
 
 #include "lockstep/runtime/operation.h"

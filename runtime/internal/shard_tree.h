@@ -1,24 +1,24 @@
-// The one tree along which values of shards are combined: the range [lo, hi) splits at the largest power of two below
-// its length. Absent shards are the last ones, and leaving them out leaves the tree of the others as it was: so the
-// tree over the present shards is the one over all.
+// The tree along which values of shards are combined: the range [lo, hi) splits at the largest power of two below its
+// length. Absent shards are the last ones; without them, the tree of the others is unchanged. The tree over the present
+// shards is therefore the one over all.
 #pragma once
 
-#include "lockstep/runtime/random.h"  // LOCKSTEP_HOST_DEVICE
+#include "lockstep/runtime/random.h"  // LOCKSTEP_HD
 
 namespace lockstep {
 
-/// Where a range of `length` > 1 shards splits: the largest power of two below `length`.
-LOCKSTEP_HOST_DEVICE constexpr int shard_split(int length) {
+/// Split point of a range of `length` > 1 shards: the largest power of two below `length`.
+LOCKSTEP_HD constexpr int shard_split(int length) {
     int split = 1;
     while (2 * split < length) split *= 2;
     return split;
 }
 
-/// Combines value(0), ..., value(shards - 1), shards > 0, along the tree; `combine(left, right)`. Values are asked for
-/// in order, each once; about log2(shards) partial results are held.
+/// Combines value(0), ..., value(shards - 1), shards > 0, along the tree with `combine(left, right)`. Calls `value`
+/// once per shard, in order; holds about log2(shards) partial results.
 template <class T, class Value, class Combine>
-LOCKSTEP_HOST_DEVICE T combine_shards(int shards, Value value, Combine combine) {
-    // Like a binary counter: partial results of aligned, ever shorter powers of two.
+LOCKSTEP_HD T combine_shards(int shards, Value value, Combine combine) {
+    // Like a binary counter: partial results of aligned powers of two, each smaller than the one before.
     T partial[32];
     int held = 0;
     for (int shard = 0; shard < shards; ++shard) {

@@ -1,4 +1,4 @@
-// Signals that a process was sent, and when one of them must end it.
+// Record of the signals sent to a process, and whether one of them must end it.
 #pragma once
 
 #include <atomic>
@@ -7,19 +7,19 @@
 
 namespace lockstep {
 
-/// Takes readings of a clock instead of reading one. Lock-free, for signal handlers; constant-initialized.
+/// The caller passes the time. Lock-free, for signal handlers; constant-initialized.
 class SignalRecord {
 public:
-    /// Records that `signal` came at `now`, which is positive. True if the process must end: the signal came
-    /// StopSignals::one_wish or more after the first one, advance warnings not counted.
+    /// Records that `signal` arrived at `now`, which is positive. True if the process must end: the signal arrived
+    /// StopSignals::coalesce_window or more after the first one, not counting advance warnings.
     bool add(int signal, std::chrono::milliseconds now) noexcept;
-    /// The first signal, also an advance warning; 0: none has come.
+    /// The first signal, including advance warnings; 0 if none has arrived.
     int first() const noexcept { return first_; }
     void clear() noexcept;
 
 private:
     std::atomic<int> first_{0};
-    std::atomic<std::int64_t> came_{0};  ///< when the first one came that is no advance warning, in milliseconds
+    std::atomic<std::int64_t> came_{0};  ///< time of the first signal that is not an advance warning, in milliseconds
     static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 };
 

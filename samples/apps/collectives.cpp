@@ -1,4 +1,4 @@
-// The programs of PyTorch's tutorial "Writing Distributed Applications" (tutorial/), each by its name.
+// The programs of PyTorch's tutorial "Writing Distributed Applications" (tutorial/), selected by name.
 #include <CLI/CLI.hpp>
 #include <array>
 #include <functional>
@@ -17,7 +17,7 @@ namespace {
 struct Entry {
     const char* name;
     void (*run)(ls::ProcessGroup& group);
-    int least = 1;  ///< ranks
+    int least = 1;  ///< minimum number of ranks
 };
 
 constexpr std::array<Entry, 12> programs{{{"blocking", tutorial::blocking_messages, 2},

@@ -1,4 +1,4 @@
-// The regression of PyTorch's distributed tutorials: ten numbers in, one out, and a line to be found.
+// The regression of PyTorch's distributed tutorials: ten inputs, one output, and a linear function to be learned.
 #include <fmt/format.h>
 
 #include <algorithm>

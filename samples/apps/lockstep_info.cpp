@@ -1,5 +1,5 @@
-// Prints what Lockstep finds on this machine: devices, peer access, versions, instruction set; and the operations
-// that its process group backends support.
+// Prints Lockstep's view of this machine: devices, peer access, versions, instruction set, image formats; and the
+// operations that its process group backends support.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/ops/instruction_set.h"
+#include "lockstep/parallel/data/image_file.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/versions.h"
@@ -62,6 +63,8 @@ nlohmann::ordered_json as_json() {
                                  {"machine", ls::machine_instruction_set()},
                                  {"limit", limit_of_instruction_set()},
                                  {"features", ls::processor_features()}};
+    report["image_formats"] = nlohmann::ordered_json::object();
+    for (const ls::ImageFormat& format : ls::image_formats()) report["image_formats"][format.name] = format.built_in;
     return report;
 }
 
@@ -101,6 +104,11 @@ std::string as_text() {
 
     text += "\nversions\n";
     for (const auto& [name, version] : ls::library_versions()) text += fmt::format("  {:<12} {}\n", name, version);
+
+    text += "image formats\n";
+    for (const ls::ImageFormat& format : ls::image_formats())
+        text +=
+            fmt::format("  {:<12} {}\n", format.name, format.built_in ? "yes" : "not built in; " + format.build_hint);
     return text;
 }
 
@@ -116,7 +124,7 @@ nlohmann::ordered_json collectives_as_json() {
     return report;
 }
 
-/// One row an operation, one column a kind of device for each backend.
+/// One row per operation, one column per kind of device for each backend.
 std::string collectives_as_text() {
     const nlohmann::ordered_json backends = collectives_as_json()["collectives"];
     std::vector<std::string> operations, absent;
@@ -151,10 +159,11 @@ std::string collectives_as_text() {
 int main(int argc, char** argv) {
     bool json = false, collectives = false;
     std::string backend, file;
-    CLI::App app("Print devices, peer access, versions and instruction set as Lockstep sees them.", "lockstep-info");
+    CLI::App app("Print devices, peer access, versions, instruction set and image formats as Lockstep sees them.",
+                 "lockstep-info");
     app.add_flag("--json", json, "print one JSON object");
     app.add_flag("--collectives", collectives, "try every operation between processes on every backend instead");
-    // How --collectives starts this program as a rank.
+    // Used by --collectives to start this program as a rank.
     app.add_option("--try-collectives", backend)->group("");
     app.add_option("--to", file)->group("");
     return program::run(app, argc, argv, [&] {

@@ -21,7 +21,7 @@ namespace ls = lockstep;
 
 namespace {
 
-/// The flags as they were given.
+/// The flags as given.
 struct Flags {
     std::string processes = "auto", tee, redirects, signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2,SIGXCPU";
     bool standalone = false, no_binding = false;
@@ -29,7 +29,7 @@ struct Flags {
     ls::LaunchOptions launch;
 };
 
-/// "--node-rank,--node_rank": torchrun takes both.
+/// "--node-rank,--node_rank": torchrun accepts both.
 std::string both(const std::string& flag) {
     std::string other = flag;
     for (std::size_t i = flag.rfind("--") + 2; i < other.size(); ++i)
@@ -48,7 +48,8 @@ CLI::Validator is_one_number() {
 CLI::Validator is_grace() {
     const auto complaint = [](const std::string& text) {
         double seconds = 0;
-        const bool good = CLI::detail::lexical_cast(text, seconds) && seconds >= 0 && seconds <= 86400;  // nan is not
+        const bool good = CLI::detail::lexical_cast(text, seconds) && seconds >= 0 && seconds <= 86400;  // false for
+                                                                                                         // nan
         return good ? std::string() : "value is " + text + "; expected 0 to 86400 seconds";
     };
     return {complaint, ""};
@@ -159,7 +160,7 @@ std::vector<ls::Streams> streams_of(const char* flag, const std::string& text, i
     return all;
 }
 
-/// The program and its arguments: what the flags have left.
+/// The program and its arguments: everything after the flags.
 std::vector<std::string> command_of(const CLI::App& app) {
     std::vector<std::string> command = app.remaining();
     if (!command.empty() && command.front() == "--") command.erase(command.begin());
@@ -178,7 +179,7 @@ ls::LaunchOptions options_of(const CLI::App& app, Flags& flags) {
     launch.command = command_of(app);
     launch.processes = ls::processes_per_node(flags.processes);
     launch.bind_cores = !flags.no_binding;
-    launch.passed_signals = signals_of(flags.signals);
+    launch.forwarded_signals = signals_of(flags.signals);
     if (flags.grace)
         launch.grace = launch.stop_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*flags.grace * 1000));
     launch.redirects = streams_of("--redirects", flags.redirects, launch.processes);

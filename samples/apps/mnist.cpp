@@ -8,7 +8,7 @@
 
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/mnist_nets.h"
-#include "lockstep/samples/apps/program/same_on_ranks.h"
+#include "lockstep/samples/apps/program/ranks_agree.h"
 #include "lockstep/samples/apps/program/strategy.h"
 #include "lockstep/samples/apps/program/train.h"
 
@@ -21,8 +21,8 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
     const ls::Mnist training(options.data, {.train = true, .mean = Net::mean, .stddev = Net::stddev});
     const ls::Mnist test(options.data, {.train = false, .mean = Net::mean, .stddev = Net::stddev});
     if (options.group)
-        program::require_same_on_ranks(*options.group, {fmt::format("{} rows to train on", training.size()),
-                                                        fmt::format("{} rows to test on", test.size())});
+        program::require_ranks_agree(*options.group, {fmt::format("{} rows to train on", training.size()),
+                                                      fmt::format("{} rows to test on", test.size())});
     ls::manual_seed(options.seed);
     const std::int64_t batch = options.global_batch_size(options.chosen_devices());
     return program::with_model(options, Net{}, [&](auto& model) {

@@ -25,7 +25,7 @@ struct Cnn {
     static constexpr double mean = 0, stddev = 1;  // pixels in 0..1
 };
 
-/// The older, smaller one.
+/// The older, smaller network.
 struct Small {
     ls::Conv2d conv1{1, 10, 5}, conv2{10, 20, 5};
     ls::Dropout2d conv2_drop{0.5};

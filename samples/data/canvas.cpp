@@ -68,7 +68,7 @@ std::vector<CanvasPoint> smooth_outline(std::span<const CanvasPoint> points) {
                           &after = points[(i + 2) % count];
         for (int k = 0; k < pieces; ++k) {
             const double t = static_cast<double>(k) / pieces;
-            // Catmull-Rom with half of the usual tension: corners stay corners
+            // Catmull-Rom with half of the usual tension, which preserves corners
             const auto along = [&](double p0, double p1, double p2, double p3) {
                 const double m1 = 0.25 * (p2 - p0), m2 = 0.25 * (p3 - p1);
                 return p1 + t * (m1 + t * (3 * (p2 - p1) - 2 * m1 - m2 + t * (2 * (p1 - p2) + m1 + m2)));
@@ -81,7 +81,7 @@ std::vector<CanvasPoint> smooth_outline(std::span<const CanvasPoint> points) {
 
 std::vector<CanvasPoint> ellipse_outline(CanvasPoint centre, double radius_x, double radius_y) {
     constexpr int corners = 48;
-    constexpr double cosine = 0.99144486137381041, sine = 0.13052619222005157;  // of a 48th of a turn
+    constexpr double cosine = 0.99144486137381041, sine = 0.13052619222005157;  // for 1/48 turn
     std::vector<CanvasPoint> outline;
     double x = 1, y = 0;
     for (int i = 0; i < corners; ++i) {

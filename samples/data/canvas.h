@@ -1,4 +1,4 @@
-// A raster that smooth shapes are painted on, four samples per pixel.
+// A raster on which smooth shapes are painted, four samples per pixel.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ struct CanvasPoint {
     double x, y;
 };
 
-/// Red, green and blue, 0 to 255 and, on the way, beyond.
+/// Red, green and blue, 0 to 255; intermediate values may exceed that range.
 struct CanvasColour {
     double red = 0, green = 0, blue = 0;
 };
@@ -32,7 +32,7 @@ public:
     /// Paints the inside (even-odd rule) over the present contents, with colour(point).
     void fill(std::span<const CanvasPoint> outline, const std::function<CanvasColour(CanvasPoint)>& colour);
 
-    /// The mean colour of the painted samples of a pixel and their share of it, 0 to 1. Nothing outside of the canvas.
+    /// The mean colour of the painted samples of a pixel and their share of it, 0 to 1. Empty outside of the canvas.
     struct Pixel {
         CanvasColour colour;
         double cover = 0;

@@ -35,7 +35,7 @@ DataPartitioner::DataPartitioner(std::int64_t length, const std::vector<double>&
         next = end;
     }
     lost_ = rows.end() - next;
-    if (lost_ > 0 && sum > 1 - 1e-9)  // else rows were meant to be left over
+    if (lost_ > 0 && sum > 1 - 1e-9)  // otherwise the caller has left rows over on purpose
         lockstep::warn(fmt::format("DataPartitioner: {} of {} rows are in no part: each part's size is rounded down",
                                    lost_, length));
 }

@@ -1,5 +1,5 @@
 // The DataPartitioner of PyTorch's tutorial "Writing Distributed Applications", for code that is ported from it. A
-// Loader needs none: it cuts one global order of rows into shards.
+// Loader does not need it: it cuts one global order of rows into shards.
 #pragma once
 
 #include <cstddef>

@@ -24,7 +24,7 @@ Shapes zeros() {
           {.55, .08},
           {.44, .16}},
          {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}},
-        // begun on the right, flat
+        // starts on the right, flat
         {{{.74, .30}, {.55, .12}, {.28, .22}, {.17, .52}, {.30, .82}, {.55, .88}, {.78, .70}, {.80, .42}, {.68, .20}},
          {{0, 1, 2, 3, 4, 5, 6, 7, 8}}},
     };
@@ -94,7 +94,7 @@ Shapes fives() {
         // two corners
         {{{.74, .07}, {.34, .08}, {.29, .45}, {.52, .38}, {.74, .54}, {.72, .80}, {.50, .95}, {.24, .86}},
          {{0, 1}, {1, 2}, {2, 3, 4, 5, 6, 7}}},
-        // the bar comes last and does not always touch
+        // the bar is drawn last and does not always touch
         {{{.34, .12}, {.30, .42}, {.52, .40}, {.72, .60}, {.60, .88}, {.25, .92}, {.36, .10}, {.78, .06}},
          {{0, 1}, {1, 2, 3, 4, 5}, {6, 7}}},
         // one stroke
@@ -139,7 +139,7 @@ Shapes sevens() {
 
 Shapes eights() {
     return {
-        // one stroke, begun at the top right
+        // one stroke, starts at the top right
         {{{.68, .16},
           {.48, .05},
           {.30, .20},
@@ -166,7 +166,7 @@ Shapes eights() {
           {.73, .84},
           {.73, .58}},
          {{0, 1, 2, 3, 4, 5, 0}, {3, 6, 7, 8, 9, 10, 3}}},
-        // begun in the middle
+        // starts in the middle
         {{{.50, .46},
           {.30, .30},
           {.40, .08},

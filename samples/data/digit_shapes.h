@@ -1,4 +1,4 @@
-// The skeletons of the digits: what a pen does, before a hand has made it its own.
+// The skeletons of the digits: the movements of a pen, before the variations of a hand.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ struct PenPoint {
 };
 
 /// One way to write a digit. Each stroke is a list of numbers of points and is drawn as a smooth curve through them;
-/// strokes that share a point meet there in a corner, however the points are moved.
+/// strokes that share a point join there in a corner, however the points are moved.
 struct DigitShape {
     std::vector<PenPoint> points;
     std::vector<std::vector<int>> strokes;

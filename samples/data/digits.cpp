@@ -23,12 +23,12 @@ struct Piece {
     double radius_from, radius_to;
 };
 
-/// What one hand does to every point of a drawing.
+/// The variations of one hand, applied to every point of a drawing.
 struct Hand {
     double scale_x, scale_y, slant, sine, cosine, shift_x, shift_y;
 
     explicit Hand(SplitMix& random) {
-        const double size = random.uniform(20, 21);  // pixels, of 28
+        const double size = random.uniform(20, 21);  // in pixels, of 28
         scale_y = size;
         scale_x = size * random.uniform(0.72, 1.12);
         slant = 0.07 * random.bell() + 0.08;  // most hands lean to the right
@@ -41,7 +41,7 @@ struct Hand {
         shift_x = 0.4 * random.bell();
         shift_y = 0.32 * random.bell();
         // Some write large in the middle, some small towards a corner. A linear classifier has one template for all
-        // places and fails; a network learns the places one by one, so the set is hard for the one and not the other.
+        // places and fails; a network learns the places one by one, so the set is hard only for the linear classifier.
         const std::size_t spot = random.below(5);
         if (spot > 0) {
             scale_x *= 0.8;
@@ -102,7 +102,7 @@ std::vector<Piece> draw_strokes(const DigitShape& shape, SplitMix& random) {
 
 using Ink = std::array<double, image_bytes>;  // 0 is paper, 1 is ink
 
-/// Leaves on every pixel the darkest of what the pieces leave there; edges fade over `softness` pixels.
+/// Every pixel gets the darkest ink of all pieces; edges fade over `softness` pixels.
 Ink lay_ink(const std::vector<Piece>& pieces, double softness) {
     Ink ink{};
     for (const Piece& piece : pieces) {

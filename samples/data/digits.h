@@ -1,4 +1,4 @@
-// A generator of handwriting-like digits: a data set to train on without a download.
+// A generator of handwriting-like digits: a data set for training without a download.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@ namespace samples {
 /// Side of a digit image in pixels, as in MNIST.
 inline constexpr std::size_t digit_side = 28;
 
-/// Draws one digit (0 to 9) into 28 rows of 28 pixels, 0 is paper and 255 is ink.
-/// (digit, seed, index) decides every pixel: the same bytes on every machine and compiler, in any order of calls, and
-/// different `index` give independent drawings. Strokes, slant, rotation, size, shift, pen and noise vary.
-/// Throws InvalidArgument if `digit` is not in 0 to 9 or `pixels` does not hold 784 bytes.
+/// Draws one digit (0 to 9) into 28 rows of 28 pixels, 0 is paper and 255 is ink. (digit, seed, index) determines every
+/// pixel: the same bytes on every machine and compiler, in any order of calls, and different `index` give independent
+/// drawings. Strokes, slant, rotation, size, shift, pen and noise vary. Throws InvalidArgument if `digit` is not in 0
+/// to 9 or `pixels` does not hold 784 bytes.
 void render_digit(int digit, std::uint64_t seed, std::uint64_t index, std::span<std::uint8_t> pixels);
 
 /// Data set of write_digits(). Counts are images.

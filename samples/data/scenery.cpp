@@ -105,7 +105,7 @@ std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace
     const Texture grain(random, fine, fine);
     const double wall_depth = random.uniform(4, 30), floor_depth = random.uniform(4, 30),
                  grain_depth = random.uniform(2, 14);
-    const double slant = 0.25 * random.bell();  // light falls from one side
+    const double slant = 0.25 * random.bell();  // light shines from one side
     const Stripes stripes{random.uniform(0.08, 0.3) * height, random.uniform(0.02, 0.15), 0.4 * random.bell(),
                           random.below(2) == 0 ? random.uniform(10, 60) : 0};
     const std::vector<Thing> things = things_behind(width, height, horizon, random);
@@ -119,7 +119,8 @@ std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace
             double level = on_wall ? wall_depth * wall_texture.at(fx, fy) : floor_depth * floor_texture.at(fx, fy);
             if (!on_wall && stripes.on(fx, fy)) level += stripes.strength;
             if (!on_wall)
-                level -= 25 * std::max(0.0, 1 - (fy - horizon) / (0.03 * height));  // where wall and floor meet
+                level -= 25 * std::max(0.0, 1 - (fy - horizon) / (0.03 * height));  // at the edge between wall and
+                                                                                    // floor
             for (const Thing& thing : things)
                 if (thing.covers(fx, fy)) colour = (1 - thing.strength) * colour + thing.strength * thing.colour;
             level += grain_depth * grain.at(fx, fy);

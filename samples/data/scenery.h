@@ -10,12 +10,12 @@
 
 namespace samples {
 
-/// Wall, floor and things behind, `width` x `height` pixels, row-major.
+/// Wall, floor and things in the background, `width` x `height` pixels, row-major.
 std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace& vehicle, SplitMix& random);
 /// Darkens the floor around the wheels.
 void cast_shadow(std::vector<CanvasColour>& picture, int width, int height, const VehiclePlace& vehicle,
                  SplitMix& random);
-/// Mirrors the vehicle of `canvas` in the floor.
+/// Reflects the vehicle of `canvas` in the floor.
 void mirror_in_floor(std::vector<CanvasColour>& picture, int width, int height, const Canvas& canvas,
                      const VehiclePlace& vehicle, SplitMix& random);
 

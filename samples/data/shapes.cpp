@@ -19,7 +19,7 @@
 namespace samples {
 namespace {
 
-constexpr std::int64_t most_shapes = 100'000;
+constexpr std::int64_t max_shapes = 100'000;
 
 void require_sides(const char* call, int width, int height) {
     for (const int side : {width, height})
@@ -28,7 +28,7 @@ void require_sides(const char* call, int width, int height) {
                 "{}: size is {} x {} pixels (width x height); expected 32 to 4096 each", call, width, height));
 }
 
-/// What the camera adds: exposure, and noise in every pixel.
+/// Camera effects: exposure, and noise in every pixel.
 void expose(const std::vector<CanvasColour>& picture, std::vector<std::uint8_t>& pixels, SplitMix& random) {
     const double exposure = random.uniform(0.8, 1.15), haze = random.uniform(0, 14), noise = random.uniform(1.5, 9);
     const auto level = [&](double value, double grey) {
@@ -45,7 +45,7 @@ void expose(const std::vector<CanvasColour>& picture, std::vector<std::uint8_t>&
 
 std::string shape_name(std::int64_t index) { return fmt::format("shape_{:05}", index); }
 
-/// Creates the folder. Throws if it holds files that are not overwritten.
+/// Creates the folder. Throws if it contains files that would not be overwritten.
 void prepare_folder(const std::filesystem::path& folder, const std::set<std::string>& names) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
@@ -89,9 +89,9 @@ ShapeDrawing draw_shape(std::uint64_t seed, std::uint64_t index, int width, int 
 }
 
 void write_shapes(const std::filesystem::path& directory, const ShapesOptions& options) {
-    if (options.count < 1 || options.count > most_shapes)
+    if (options.count < 1 || options.count > max_shapes)
         throw lockstep::InvalidArgument(
-            fmt::format("write_shapes: count is {}; expected 1 to {} images", options.count, most_shapes));
+            fmt::format("write_shapes: count is {}; expected 1 to {} images", options.count, max_shapes));
     require_sides("write_shapes", options.width, options.height);
     std::set<std::string> images, masks;
     for (std::int64_t i = 0; i < options.count; ++i) {

@@ -14,10 +14,10 @@ struct ShapeDrawing {
     lockstep::HostImage mask;   ///< palette of black and white: index 1 is vehicle
 };
 
-/// Draws one vehicle. (seed, index, width, height) decides every pixel: the same on every machine and compiler, in any
-/// order of calls; different `index` give independent drawings. Kind, colour, size and position of the vehicle vary, as
-/// do wall, floor, background objects, light, shadow, reflection and noise. The mask excludes shadow and reflection.
-/// Throws InvalidArgument for sides outside 32 to 4096 pixels.
+/// Draws one vehicle. (seed, index, width, height) determines every pixel: the same on every machine and compiler, in
+/// any order of calls; different `index` give independent drawings. Kind, colour, size and position of the vehicle
+/// vary, as do wall, floor, background objects, light, shadow, reflection and noise. The mask excludes shadow and
+/// reflection. Throws InvalidArgument for sides outside 32 to 4096 pixels.
 ShapeDrawing draw_shape(std::uint64_t seed, std::uint64_t index, int width, int height);
 
 struct ShapesOptions {

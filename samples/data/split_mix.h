@@ -1,4 +1,4 @@
-// Random numbers for what the library draws itself: the same on every machine.
+// Random numbers for the generated data sets: the same on every machine.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ public:
     double uniform(double low, double high) {
         return low + (high - low) * (static_cast<double>(bits() >> 11) * 0x1p-53);
     }
-    /// Bell-shaped around 0, standard deviation 1, never beyond 3: four uniform numbers summed.
+    /// Bell-shaped around 0, standard deviation 1, absolute value at most 3: four uniform numbers summed.
     double bell() {
         double sum = 0;
         for (int i = 0; i < 4; ++i) sum += uniform(-1, 1);

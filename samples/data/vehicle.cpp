@@ -180,7 +180,7 @@ void draw_wheel(Canvas& canvas, const VehicleView& view, double x, double radius
     const double rubber = random.uniform(18, 45);
     const auto disc = [&](double share, CanvasColour colour) {
         canvas.fill(ellipse_outline(centre, share * r, share * r * view.tall), [&](CanvasPoint p) {
-            return (1 + 0.25 * (centre.y - p.y) / r) * colour;  // light comes from above
+            return (1 + 0.25 * (centre.y - p.y) / r) * colour;  // light shines from above
         });
     };
     disc(1, {rubber, rubber, rubber * 1.05});
@@ -226,7 +226,7 @@ VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, SplitMix& rando
     const Outline body = smooth_outline(view.place(shape.body));
     canvas.fill(body, [&](CanvasPoint p) {
         const double up = height_at(p) / roof;
-        const double away = (height_at(p) - shape.belt) / 0.03;  // from the edge that catches the light
+        const double away = (height_at(p) - shape.belt) / 0.03;  // from the edge that reflects the light
         const double shine = gloss / (1 + away * away);
         const double sky = up > 0.85 ? gloss * (up - 0.85) / 0.15 : 0;
         return (0.62 + 0.5 * up) * paint + (110 * (shine + sky)) * CanvasColour{1, 1, 1};

@@ -16,7 +16,7 @@ struct VehiclePlace {
 /// Draws one of several kinds in some colour, size and place, completely inside the canvas.
 VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, SplitMix& random);
 
-/// A colour that a vehicle or a thing behind it may have.
+/// A possible colour of a vehicle or of a thing in the background.
 CanvasColour paint_colour(SplitMix& random);
 
 }  // namespace samples

@@ -1,9 +1,13 @@
 # cmake -D PROJECT= -D PROGRAMS= -D BEFORE= -D WORK_DIR= -D LOCKSTEP_SOURCE= -D LOCKSTEP_BUILD= -D GENERATOR= -D COMPILER=
-#   -D LAUNCHER= -D READELF= -D LOADED= -P ...
+#   -D LAUNCHER= -D READELF= -D LOADED= -D TESTS= -P ...
 # Installs LOCKSTEP_BUILD into WORK_DIR, then configures and builds PROJECT, which uses the installation or LOCKSTEP_SOURCE, and
-# runs the command BEFORE, if any, and its PROGRAMS in the build folder. The program add must not load libraries for images,
-# files or communication; main loads LOADED.
+# runs the command BEFORE, if any, and its PROGRAMS in the build folder. Those that use a part of Lockstep must not load
+# the libraries of other parts; main loads LOADED.
+# If TESTS is a label, Lockstep's tests with that label run in this build, too.
 cmake_minimum_required(VERSION 3.25)
+set(add_unneeded mpi nccl gloo jpeg png gif sodium z)
+set(group_unneeded jpeg png gif z)
+set(table_unneeded mpi nccl gloo sodium)
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
@@ -12,15 +16,26 @@ function(run)
   endif()
 endfunction()
 
+# With tests, warnings are errors, as in a build of Lockstep: no other build compiles the stubs of CUDA.
+set(with_tests OFF)
+set(test_targets)
+if(TESTS)
+  set(with_tests ON)
+  set(test_targets tests-${TESTS} lockstep-run)
+endif()
 file(REMOVE_RECURSE ${WORK_DIR}/prefix ${WORK_DIR}/build)
 run(${CMAKE_COMMAND} --install ${LOCKSTEP_BUILD} --prefix ${WORK_DIR}/prefix)
 set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")  # a list, which arguments would not keep together
 # Unoptimised, in groups and without CUDA: what is tested is that a project finds, compiles and links Lockstep.
 run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK_DIR}/build -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Debug
   -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_UNITY_BUILD=ON
-  -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
+  -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D LOCKSTEP_TESTS=${with_tests}
+  -D LOCKSTEP_STRICT=${with_tests} -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
   --no-warn-unused-cli)
-run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target ${PROGRAMS})
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target ${PROGRAMS} ${test_targets})
+if(TESTS)
+  run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK_DIR}/build/lockstep -L ${TESTS} -j 4 --no-tests=error --output-on-failure)
+endif()
 if(BEFORE)
   run(${CMAKE_COMMAND} -E chdir ${WORK_DIR}/build ${BEFORE})
 endif()
@@ -29,12 +44,15 @@ foreach(program IN LISTS PROGRAMS)
   execute_process(COMMAND ${READELF} -d ${WORK_DIR}/build/${program} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "Shared library: \\[[^]]*\\]" libraries "${dynamic}")
   message("${program}: ${libraries}")
-  if(program STREQUAL add AND libraries MATCHES "\\[(lib(mpi|nccl|gloo|jpeg|png|gif|sodium|z)[^]]*)")
-    message(FATAL_ERROR "add loads ${CMAKE_MATCH_1}, although it only adds two tensors")
-  elseif(program STREQUAL main)
+  foreach(library IN LISTS ${program}_unneeded)
+    if(libraries MATCHES "\\[(lib${library}[^]]*)")
+      message(FATAL_ERROR "${program} loads ${CMAKE_MATCH_1}, which it does not need")
+    endif()
+  endforeach()
+  if(program STREQUAL main)
     foreach(library IN LISTS LOADED)
       if(NOT libraries MATCHES "\\[lib${library}\\.so")
-        message(FATAL_ERROR "main does not load lib${library}: the check of add cannot fail")
+        message(FATAL_ERROR "main does not load lib${library}: the check of the others cannot fail")
       endif()
     endforeach()
   endif()

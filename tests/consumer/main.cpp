@@ -1,5 +1,5 @@
-// A program outside of Lockstep's build, with one header and one target: trains, also with an optimizer of its own, on
-// several devices and in several processes, saves, loads, catches an error.
+// A program outside of Lockstep's build, with one header and one target: trains on several devices and in several
+// processes, also with a custom optimizer, saves, loads, and catches an error.
 #include <lockstep/lockstep.h>
 
 #include <cmath>
@@ -55,16 +55,16 @@ void train_save_and_load() {
     model.synchronize();
     const std::vector<float> trained = parameters(*model);
     for (std::size_t i = 0; i < trained.size(); ++i)
-        require(std::abs(trained[i] - expected[i]) < 1e-5, "a step is not the one that was computed by hand");
+        require(std::abs(trained[i] - expected[i]) < 1e-5, "a step differs from the one computed by hand");
 
     ls::save(model, "consumer.safetensors");
     ls::DataParallel again(Net{}, ls::Devices::visible());
-    require(parameters(*again) != trained, "a new model has the weights of the old one");
+    require(parameters(*again) != trained, "a new model has the weights of the trained one");
     ls::load(again, "consumer.safetensors");
-    require(parameters(*again) == trained, "what was saved is not what was loaded");
+    require(parameters(*again) == trained, "the loaded weights differ from the saved ones");
 }
 
-/// Four steps with Lion, of a batch in eight shards.
+/// Four steps with Lion, with a batch in eight shards.
 template <class Model>
 void train_with_lion(Model& model) {
     Lion lion(model, {.lr = 0.01, .weight_decay = 0.1});
@@ -86,11 +86,11 @@ std::vector<float> trained_on(int devices) {
     return parameters(*model);
 }
 
-/// Counts the steps whose losses it has heard of, and ends the run at the tenth.
+/// Counts the steps with reported losses, and ends the run after the tenth.
 struct TenSteps : ls::RunHook {
     explicit TenSteps(int& heard) : heard_(heard) {}
-    void after_step(ls::Run& run, const ls::StepReport& step) override {
-        require(step.step == heard_, "losses come out of order");
+    void after_step(ls::Runner& run, const ls::StepReport& step) override {
+        require(step.step == heard_, "losses are reported out of order");
         if (++heard_ == 10) run.end();
     }
     int& heard_;
@@ -114,7 +114,7 @@ int train_as_rank() {
     ls::manual_seed(4);
     ls::DistributedDataParallel model(Net{}, group, {.shards = 8});
     train_with_lion(model);
-    require(parameters(*model) == trained_on(1), "Lion has other bits in several processes");
+    require(parameters(*model) == trained_on(1), "Lion is not bit-identical in several processes");
     group.barrier();
     return 0;
 }
@@ -123,7 +123,8 @@ void train_with_an_optimizer_of_its_own(const char* program) {
     const ls::LaunchResult result = ls::launch({.command = {program, "rank"}, .processes = 2});
     require(result.success(), result.str().c_str());
     const std::vector<float> expected = trained_on(1);
-    for (const int devices : {3, 8}) require(trained_on(devices) == expected, "Lion has other bits on several devices");
+    for (const int devices : {3, 8})
+        require(trained_on(devices) == expected, "Lion is not bit-identical on several devices");
 }
 
 }  // namespace
@@ -141,5 +142,5 @@ int main(int count, char** words) {
         std::puts(error.what());
         return 0;
     }
-    require(false, "a file that is not there was loaded");
+    require(false, "a missing file was loaded");
 }

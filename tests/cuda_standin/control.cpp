@@ -1,4 +1,4 @@
-// What exists: configuration, reset, counters.
+// State of the stand-in: configuration, reset, counters.
 #include <cstdlib>
 #include <stdexcept>
 
@@ -20,7 +20,7 @@ std::uint64_t number_from_environment(const char* variable, std::uint64_t otherw
     return std::stoull(all);
 }
 
-// As the driver reads it: indices up to the first one that is not a device; a device named twice means none at all.
+// As in the driver: indices up to the first one that is not a device; no device at all if one is listed twice.
 std::vector<int> visible_devices(int physical) {
     std::vector<int> visible;
     const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -43,7 +43,7 @@ std::vector<int> visible_devices(int physical) {
     return visible;
 }
 
-// Waits for all work and lets the workers end. Communicators that are still there may wait for a rank that is not.
+// Waits for all work and lets the workers end. Aborts the remaining communicators, which may wait for absent ranks.
 void stop(State& shared) {
     for (const auto& [handle, each] : shared.communicators) each->abort();
     std::vector<MarkerPtr> ends;

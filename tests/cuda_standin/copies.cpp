@@ -44,7 +44,8 @@ void check_kind(cudaMemcpyKind kind, const Place& to, const Place& from) {
         refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the kind of copy does not agree with the pointers");
 }
 
-// `blocks_host`: the call returns only when the copy is done (CUDA's synchronous copies, and pageable memory always).
+// `blocks_host`: the call returns only when the copy is complete (CUDA's synchronous copies, and pageable memory
+// always).
 void copy(Call& call, cudaStream_t stream, const Copy& what, cudaMemcpyKind kind, bool blocks_host) {
     const auto target = call.work_stream(stream);
     if (what.width * what.height == 0) return;

@@ -47,7 +47,7 @@ struct PreferenceDesc {
     std::uint32_t a = 256, b = 256, c = 256, d = 256;  // least alignment in bytes
 };
 
-constexpr std::size_t kWorkspace = 4096;  // asked for whenever the preference allows it
+constexpr std::size_t kWorkspace = 4096;  // returned whenever the preference allows it
 
 Scalar scalar_of(std::int32_t type) {
     switch (type) {
@@ -288,7 +288,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
             case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return assign(object.b, value, bytes);
             case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return assign(object.c, value, bytes);
             case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return assign(object.d, value, bytes);
-            default: return;  // the others are checked by nobody
+            default: return;  // the others are not checked
         }
     });
 }
@@ -305,13 +305,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return cublas_call("cublasLtMatmulAlgoGetHeuristic", [&](Call& call) {
         const DeviceConfig& card = call.device(call.object<LtHandle>(handle).device).config;
         if (requested < 1 || results == nullptr || returned == nullptr)
-            refuse(cudaErrorInvalidValue, Kind::invalid_argument, "no room for a result");
+            refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the number of requested results is 0");
         const Product product = product_of(call, desc, a, b, c, d);
         const auto& wishes = call.object<PreferenceDesc>(preference);
         results[0] = {};
         results[0].workspaceSize = wishes.max_workspace >= kWorkspace ? kWorkspace : 0;
         const auto at_most = [](std::uint32_t bytes) { return std::min(bytes, kVectorBytes); };
-        // As the header says, the bias is taken to be aligned as its pointer is; where there is none, to anything.
+        // According to the header, the bias is assumed to have the alignment of its pointer; without a pointer, any
+        // alignment.
         const Chosen chosen{.mark = Chosen::true_mark,
                             .workspace = results[0].workspaceSize,
                             .sm_count = card.sm_count,
@@ -360,7 +361,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             Chosen chosen;
             std::memcpy(&chosen, algorithm, sizeof chosen);
             if (chosen.mark != Chosen::true_mark)
-                refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the algorithm did not come from the heuristic");
+                refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the algorithm is not a result of the heuristic");
             const DeviceConfig& card = call.device(lt.device).config;
             if (chosen.sm_count != card.sm_count || chosen.compute_capability != card.compute_capability)
                 refuse(cudaErrorInvalidValue, Kind::wrong_device,

@@ -1,4 +1,4 @@
-// What an algorithm of cuBLASLt's was chosen for, and keeps to.
+// Properties for which an algorithm of cuBLASLt was selected, and on which it relies.
 #pragma once
 
 #include <cublasLt.h>
@@ -10,14 +10,14 @@
 
 namespace standin {
 
-inline constexpr std::uint32_t kVectorBytes = 16;  // no algorithm wants more alignment than its loads
+inline constexpr std::uint32_t kVectorBytes = 16;  // no algorithm needs more alignment than its loads
 
-// What an algorithm was chosen for, as it lies in cublasLtMatmulAlgo_t.
+// Contents of cublasLtMatmulAlgo_t.
 struct Chosen {
     static constexpr std::uint64_t true_mark = 0x10c57e9;
     std::uint64_t mark;
     std::uint64_t workspace;
-    std::int32_t sm_count, compute_capability;  // of the card it was asked on
+    std::int32_t sm_count, compute_capability;  // properties of the GPU for which it was selected
     std::uint32_t a, b, c, d, bias;             // bytes of alignment that it relies on
 };
 static_assert(sizeof(Chosen) <= sizeof(cublasLtMatmulAlgo_t));

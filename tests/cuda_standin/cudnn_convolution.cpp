@@ -17,7 +17,7 @@ struct Shape {
     std::int64_t group_k() const { return k / groups; }
 
     // Calls visit(x row, w row, y row) for every pair of an output pixel and a tap that reads an input pixel. A row is
-    // a pixel's or tap's number: its channels lie together in the dense arrays below.
+    // a pixel's or tap's number: its channels are adjacent in the dense arrays below.
     template <class Visit>
     void for_each_tap(Visit&& visit) const {
         for (std::int64_t image = 0; image < n; ++image)
@@ -113,8 +113,7 @@ Values backward_filter(const Shape& shape, const Values& x, const Values& dy) { 
     return dw;
 }
 
-// Never zero, and different from algorithm to algorithm and from one kind of card to another, so that a forgotten or
-// mistaken workspace shows.
+// Never zero, and different for each algorithm and each kind of GPU, so that a missing or wrong workspace is detected.
 template <class Algorithm>
 std::size_t workspace_bytes(Call& call, cudnnHandle_t handle, Algorithm algorithm) {
     const DeviceConfig& card = call.device(call.object<DnnHandle>(handle).device).config;
@@ -218,7 +217,7 @@ cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, const
     });
 }
 
-// The quickest backward algorithms are those that add in any order: whoever promises bits must look at `determinism`.
+// The fastest backward algorithms add in any order: callers that need reproducible bits must check `determinism`.
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, const cudnnFilterDescriptor_t w,
                                                           const cudnnTensorDescriptor_t dy,
                                                           const cudnnConvolutionDescriptor_t convolution,

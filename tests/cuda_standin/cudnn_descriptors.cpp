@@ -1,4 +1,4 @@
-// cuDNN: handles, descriptors, status texts.
+// cuDNN: handles, descriptors, and names of status codes.
 #include <algorithm>
 
 #include "lockstep/tests/cuda_standin/cudnn_state.h"

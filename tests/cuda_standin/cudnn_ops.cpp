@@ -82,7 +82,7 @@ double reduce_start(cudnnReduceTensorOp_t op) {
 }
 
 Values reduce(cudnnReduceTensorOp_t op, const Strided& from, const Values& values, const Strided& to) {
-    // A dense numbering of the result, spread over the input.
+    // A dense numbering of the result, broadcast to the input.
     Strided numbering{Scalar::f64, to.dims, packed_strides(to.dims)};
     Values numbers(static_cast<std::size_t>(to.count()));
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i);
@@ -153,7 +153,7 @@ cudnnStatus_t cudnnActivationBackward(cudnnHandle_t handle, cudnnActivationDescr
         check_same_dims(dys, ys, "dy and y");
         check_same_dims(dxs, xs, "dx and x");
         const ActivationDesc activation = call.object<ActivationDesc>(descriptor);
-        derivative(activation, 0, 0);  // refuses what there is none of
+        derivative(activation, 0, 0);  // refuses functions without a derivative
         const double a = scaling(alpha, dxs), b = scaling(beta, dxs);
         enqueue(call, handle,
                 [=] {

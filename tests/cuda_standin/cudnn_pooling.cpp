@@ -50,7 +50,7 @@ struct Windows {
 
     bool is_max() const { return how.mode == CUDNN_POOLING_MAX || how.mode == CUDNN_POOLING_MAX_DETERMINISTIC; }
 
-    // The first of the largest elements; a NaN is larger than all where it is propagated.
+    // The first of the largest elements; NaN is the largest if it is propagated.
     std::size_t largest(const Window& at, const Values& x) const {
         std::size_t best = at.plane + static_cast<std::size_t>(at.top * w + at.left);
         for_each_element(at, [&](std::size_t i) {
@@ -72,7 +72,7 @@ Windows windows_of(Call& call, cudnnPoolingDescriptor_t pooling, const Strided& 
     if (all.h + 2 * how.pads[0] < how.windows[0] || all.w + 2 * how.pads[1] < how.windows[1])
         refuse_shapes("the window is larger than the padded input");
     if (how.pads[0] >= how.windows[0] || how.pads[1] >= how.windows[1])
-        refuse_shapes("a window could lie in the padding alone");
+        refuse_shapes("a window could be entirely in the padding");
     return all;
 }
 
@@ -149,7 +149,7 @@ cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPoolingDescr
         check_same_dims(ys, dys, "y and dy");
         check_same_dims(xs, dxs, "x and dx");
         const double a = scaling(alpha, dxs), b = scaling(beta, dxs);
-        const bool unsteady = all.how.mode == CUDNN_POOLING_MAX;  // adds in any order where windows overlap
+        const bool unsteady = all.how.mode == CUDNN_POOLING_MAX;  // adds in any order if windows overlap
         enqueue(call, handle, [=] { store(dxs, dx, pool_backward(all, load(xs, x), load(dys, dy)), a, b, unsteady); },
                 {reads(y, ys), reads(dy, dys), reads(x, xs), writes(dx, dxs)});
     });

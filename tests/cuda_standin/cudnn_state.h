@@ -1,4 +1,4 @@
-// cuDNN's handles and descriptors as the stand-in keeps them.
+// The stand-in's representation of cuDNN's handles and descriptors.
 #pragma once
 
 #include "lockstep/tests/cuda_standin/dense.h"
@@ -12,7 +12,7 @@ struct DnnHandle {
 };
 
 struct TensorDesc {
-    Strided view;  // no dims before it is set
+    Strided view;  // no dims until it is set
 };
 struct FilterDesc {
     Strided view;  // (K, C per group, R, S), strides by its format

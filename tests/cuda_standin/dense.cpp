@@ -23,7 +23,7 @@ std::uint16_t to_half(double value) {
     const double size = std::fabs(value);
     if (size >= 65520) return static_cast<std::uint16_t>(sign | 0x7c00);
     const int exponent = size < std::ldexp(1.0, -14) ? -14 : std::ilogb(size);
-    // Nearest even at the spacing of this exponent; a carry into the exponent comes out right by itself.
+    // Nearest even at the spacing of this exponent; a carry into the exponent is correct without special treatment.
     const auto steps = static_cast<int>(std::nearbyint(std::ldexp(size, 10 - exponent)));
     return static_cast<std::uint16_t>(sign + steps + (exponent + 14) * 1024);
 }

@@ -1,4 +1,4 @@
-// Strided memory of any float type as dense arrays of double, and back: what the reference loops compute on.
+// Conversion between strided memory of any float type and dense arrays of double, on which the reference loops compute.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Strided {
     std::size_t extent_bytes() const;
     /// The same elements with their dimensions in another order.
     Strided permuted(const std::vector<std::size_t>& order) const;
-    /// With stride 0 where this has one element and `like` has more; empty dims where that cannot be.
+    /// With stride 0 in dimensions where this has one element and `like` has more; empty dims if that is not possible.
     Strided broadcast(const std::vector<std::int64_t>& like) const;
 };
 
@@ -31,8 +31,8 @@ std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& dims);
 /// The elements in row-major order of the dimensions.
 std::vector<double> load(const Strided& from, const void* data);
 
-/// data = alpha * values + beta * data; data is not read where beta is 0. `unsteady`: some results are one unit in the
-/// last place larger, by chance, as those of algorithms are that do not promise the same bits.
+/// data = alpha * values + beta * data; data is not read if beta is 0. `unsteady`: some results, at random, are one
+/// unit in the last place larger, as with algorithms that do not promise the same bits.
 void store(const Strided& to, void* data, const std::vector<double>& values, double alpha = 1, double beta = 0,
            bool unsteady = false);
 

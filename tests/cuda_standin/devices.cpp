@@ -1,4 +1,4 @@
-// Devices, versions, peer access, and the text of errors.
+// Devices, versions, peer access, and descriptions of errors.
 #include <cuda.h>
 
 #include <cstdio>
@@ -118,7 +118,7 @@ ErrorText text_of(cudaError_t code) {
 
 }  // namespace
 
-// cuDevicePrimaryCtxGetState, the one function of the driver's that there is: asks without making a context.
+// cuDevicePrimaryCtxGetState, the only available function of the driver: a query that does not create a context.
 CUresult primary_context_state(CUdevice device, unsigned int* flags, int* active) {
     State& shared = state();
     const std::scoped_lock lock(shared.mutex);
@@ -179,7 +179,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
     });
 }
 
-// The two version queries work without a driver, so they pass none of the checks of other calls.
+// The two version queries work without a driver, so they skip the checks of other calls.
 cudaError_t cudaDriverGetVersion(int* version) {
     const Driver driver = state().config.driver;
     *version = driver == Driver::present ? CUDART_VERSION : driver == Driver::too_old ? kTooOldDriver : 0;

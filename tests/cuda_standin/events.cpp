@@ -21,7 +21,7 @@ void create(Call& call, cudaEvent_t* event, unsigned flags) {
     *event = reinterpret_cast<cudaEvent_t>(id);
 }
 
-// CUDA lets such a wait pass at once; whoever made it meant something else.
+// In CUDA such a wait returns at once, which is hardly the caller's intention.
 bool never_recorded(const Call& call, const Event& event) {
     if (event.recorded != nullptr) return false;
     record_mistake(Kind::event_not_recorded, std::string(call.name()) + ": the event was never recorded");

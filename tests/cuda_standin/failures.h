@@ -1,4 +1,4 @@
-// What a failing device does to training, on the stand-in and on cards.
+// Effects of a failing device on training, on the stand-in and on GPUs.
 #pragma once
 
 #include <string>
@@ -6,26 +6,14 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/cuda_standin/training.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 namespace lockstep::test {
 
 using Model = Trained<Normed>;
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// What `function` throws as a DeviceError; empty when it throws nothing.
-template <class F>
-std::string device_error(F&& function) {
-    try {
-        function();
-    } catch (const DeviceError& error) {
-        return error.what();
-    }
-    return {};
-}
-
-/// A step for which `limit` leaves device 1 too little memory changes nothing; once `lift` has been called, the model
-/// goes on as one that was spared.
+/// A step changes nothing if `limit` leaves device 1 too little memory. After `lift`, the model trains like one that
+/// was never limited.
 template <class Limit, class Lift>
 void check_short_of_memory(Limit&& limit, Lift&& lift) {
     const Images images(64);
@@ -53,8 +41,8 @@ void check_short_of_memory(Limit&& limit, Lift&& lift) {
     check_no_mistakes();
 }
 
-/// Trains two steps, lets `plant` spoil the third one and goes on until something throws. 0: the error came, every
-/// call after it did what is promised, all destructors returned.
+/// Trains two steps, lets `plant` make the third one fail and continues until something throws. 0: the error was
+/// thrown, later calls behaved as documented, and all destructors returned.
 template <class Plant>
 int after_failure(bool lost, ReductionMode reduction, Plant&& plant) {
     const Images images(16);
@@ -66,18 +54,20 @@ int after_failure(bool lost, ReductionMode reduction, Plant&& plant) {
         plant();
         std::string first;
         for (int i = 0; i < 4 && first.empty(); ++i)
-            first = device_error([&] { trained.step(images, 0, i < 2 ? 8 : 16); });  // the same program, then a new one
-        if (first.empty()) first = device_error([&] { trained.model.synchronize(); });
-        if (first.empty() && lost) return 1;  // else the call was made again: test_two_phases.cpp
+            first = message_of<DeviceError>(
+                [&] { trained.step(images, 0, i < 2 ? 8 : 16); });  // the same program, then a new one
+        if (first.empty()) first = message_of<DeviceError>([&] { trained.model.synchronize(); });
+        if (first.empty() && lost) return 1;  // else the call was retried: test_two_phases.cpp
         if (lost) {
             if (!contains(first, "the CUDA context is lost")) return 2;
-            if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 3;
-            if (device_error([&] { trained.model.synchronize(); }).empty()) return 4;
-            if (device_error([&] { (void)trained.values(); }).empty()) return 5;
-            if (device_error([&] { Stream::of(Device::cuda(2)).synchronize(); }).empty()) return 6;
-            if (device_error([&] { (void)Tensor::zeros({4}, DType::f32, Device::cuda(1)); }).empty()) return 7;
+            if (message_of<DeviceError>([&] { trained.step(images, 0, 8); }).empty()) return 3;
+            if (message_of<DeviceError>([&] { trained.model.synchronize(); }).empty()) return 4;
+            if (message_of<DeviceError>([&] { (void)trained.values(); }).empty()) return 5;
+            if (message_of<DeviceError>([&] { Stream::of(Device::cuda(2)).synchronize(); }).empty()) return 6;
+            if (message_of<DeviceError>([&] { (void)Tensor::zeros({4}, DType::f32, Device::cuda(1)); }).empty())
+                return 7;
         }
-    }  // destructors return and throw nothing
+    }  // destructors return and never throw
     return take_mistakes().empty() ? 0 : 8;
 }
 

@@ -1,4 +1,4 @@
-// Shared by the stand-in's own tests.
+// Helpers for the stand-in's own tests.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 
-/// Every case starts anew and ends without a mistake that it did not take.
+/// Resets the stand-in; fails the case at its end if mistakes remain.
 struct Fresh {
     explicit Fresh(const standin::Config& config = {}) { standin::reset(config); }
     ~Fresh() {
@@ -17,7 +17,7 @@ struct Fresh {
     Fresh& operator=(const Fresh&) = delete;
 };
 
-/// The one mistake made since the last look; fetches the error that came with it.
+/// The only mistake since the last call; clears its CUDA error.
 inline standin::Kind only_mistake() {
     (void)cudaGetLastError();
     const auto made = standin::take_mistakes();

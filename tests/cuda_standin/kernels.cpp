@@ -1,5 +1,5 @@
-// What nvcc's host code calls: kernels that it compiled are launched here in all but the running. A launch is checked
-// and counted under the kernel's mangled name, and nothing is computed.
+// Functions that nvcc's host code calls: launches of kernels that it compiled. A launch is checked and counted. It runs
+// the function given to run_compiled_kernels; by default, nothing is computed.
 #include "lockstep/tests/cuda_standin/state.h"
 
 namespace standin {
@@ -8,6 +8,7 @@ namespace {
 struct Kernels {
     std::mutex mutex;
     std::map<const void*, std::string> names;  // by the address of the host's function
+    CompiledKernels run;
 };
 Kernels& kernels() {
     static auto* all = new Kernels;
@@ -22,6 +23,15 @@ std::string name_of(const void* function) {
     return found->second;
 }
 
+struct DeclaredLaunch {
+    std::string name;
+    std::vector<Access> accesses;
+};
+std::optional<DeclaredLaunch>& next_launch() {
+    thread_local std::optional<DeclaredLaunch> next;
+    return next;
+}
+
 struct Configuration {
     dim3 grid, block;
     std::size_t shared;
@@ -32,17 +42,49 @@ std::vector<Configuration>& configurations() {
     return pushed;
 }
 
-cudaError_t launch(const char* call_name, const void* function, const Configuration& how) {
+/// Allocations that a device's kernels may touch.
+std::vector<Access> memory_of(Call& call, int device) {
+    const std::set<int>& peers = call.device(device).peers;
+    std::vector<Access> memory;
+    for (const auto& [begin, block] : call.state().blocks)
+        if (block.type != MemoryType::device || block.device == device || peers.contains(block.device))
+            memory.push_back({reinterpret_cast<const void*>(begin), block.bytes, true});
+    return memory;
+}
+
+cudaError_t launch(const char* call_name, const void* function, const Configuration& how, void** arguments) {
+    std::optional<DeclaredLaunch> declared = std::exchange(next_launch(), std::nullopt);
     return runtime_call(call_name, [&](Call& call) {
         const auto threads = std::uint64_t{how.block.x} * how.block.y * how.block.z;
         if (threads == 0 || threads > 1024 || how.grid.x == 0 || how.grid.y == 0 || how.grid.z == 0 ||
             how.shared > (std::size_t{48} << 10))
             throw Failure{cudaErrorInvalidConfiguration};
-        call.launch(call.launch_stream(how.stream), name_of(function), [] {}, {});
+        const std::shared_ptr<Stream> stream = call.launch_stream(how.stream);
+        CompiledLaunch all{name_of(function), {}, how.grid, how.block, how.shared, arguments, {}, {}};
+        all.name = declared ? declared->name : all.kernel;
+        if (declared) all.declared = declared->accesses;
+        std::function<void()> work = [] {};
+        if (kernels().run) {
+            all.memory = memory_of(call, stream->device());
+            work = kernels().run(all);
+        }
+        call.launch(stream, all.name, std::move(work), declared ? declared->accesses : std::vector<Access>());
     });
 }
 
 }  // namespace
+
+void declare_launch(std::string name, std::vector<Access> accesses) {
+    next_launch() = DeclaredLaunch{std::move(name), std::move(accesses)};
+}
+
+void run_compiled_kernels(CompiledKernels how) { kernels().run = std::move(how); }
+
+void kernel_fault(std::string message, bool fatal) {
+    record_mistake(Kind::kernel, std::move(message));
+    if (fatal) set_sticky_error(cudaErrorIllegalAddress);
+}
+
 }  // namespace standin
 
 using namespace standin;
@@ -86,18 +128,19 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
     return cudaSuccess;
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**, std::size_t shared,
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,
                                cudaStream_t stream) {
-    return launch("cudaLaunchKernel", kernel, {grid, block, shared, stream});
+    return launch("cudaLaunchKernel", kernel, {grid, block, shared, stream}, arguments);
 }
 
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**, std::size_t shared,
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t shared,
                              cudaStream_t stream) {
-    return launch("cudaLaunchKernel", function, {grid, block, shared, stream});
+    return launch("cudaLaunchKernel", function, {grid, block, shared, stream}, arguments);
 }
 
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* how, const void* function, void**) {
-    return launch("cudaLaunchKernelExC", function, {how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream});
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* how, const void* function, void** arguments) {
+    return launch("cudaLaunchKernelExC", function, {how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream},
+                  arguments);
 }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// Host twins of our kernels go to the stand-in's streams.
+// Enqueues host twins of the library's kernels on the stand-in's streams.
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,11 +8,12 @@
 
 namespace lockstep::cuda {
 
-cudaError_t enqueue_host_twin(cudaStream_t stream, const char* name, std::function<void()> body,
-                              std::span<const Touched> touched) {
+cudaError_t enqueue_host_twin(const Queue& queue, const char* name, std::function<void()> body) {
+    std::vector<Touched> touched;
+    if (queue.declaration != nullptr) queue.declaration->list(touched);
     std::vector<standin::Access> accesses;
     for (const Touched& each : touched) accesses.push_back({each.address, each.bytes, each.written});
-    return standin::enqueue_host_kernel(stream, name, std::move(body), std::move(accesses));
+    return standin::enqueue_host_kernel(queue.stream, name, std::move(body), std::move(accesses));
 }
 
 }  // namespace lockstep::cuda

@@ -10,7 +10,7 @@ using namespace lockstep::cuda;
 
 struct AddOne {
     int* to;
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const { to[i] += 1; }
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const { to[i] += 1; }
 };
 
 struct Sums {
@@ -18,12 +18,14 @@ struct Sums {
     const float* from;
     std::int64_t elements;
     float* to;
-    LOCKSTEP_ELEMENT Value zero() const { return 0; }
-    LOCKSTEP_ELEMENT void add(Value& sum, std::int64_t output, std::int64_t k) const {
+    LOCKSTEP_HD_INLINE Value zero() const { return 0; }
+    LOCKSTEP_HD_INLINE void add(Value& sum, std::int64_t output, std::int64_t k) const {
         sum += from[output * elements + k];
     }
-    LOCKSTEP_ELEMENT void join(Value& sum, const Value& other) const { sum += other; }
-    LOCKSTEP_ELEMENT void finish(std::int64_t output, const Value& sum) const { to[output] = static_cast<float>(sum); }
+    LOCKSTEP_HD_INLINE void join(Value& sum, const Value& other) const { sum += other; }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& sum) const {
+        to[output] = static_cast<float>(sum);
+    }
 };
 
 }  // namespace

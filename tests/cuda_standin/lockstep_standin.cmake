@@ -1,5 +1,5 @@
 # lockstep_standin: Lockstep with its CUDA backend on the stand-in, for tests. Everything outside of the cuda folders is
-# the very object that lockstep is made of; the CUDA sources are compiled by the C++ compiler, which makes loops of our
+# the very object that the libraries are made of; the CUDA sources are compiled by the C++ compiler, which makes loops of our
 # kernels (runtime/cuda/launch.h). Needs the toolkit's headers, not nvcc.
 get_property(cuda_sources GLOBAL PROPERTY LOCKSTEP_CUDA_SOURCES)
 foreach(source ${cuda_sources})
@@ -8,15 +8,15 @@ foreach(source ${cuda_sources})
   endif()
 endforeach()
 
-add_library(lockstep_standin STATIC
-  launch_twin.cpp
-  ${cuda_sources}
-  $<FILTER:$<TARGET_OBJECTS:lockstep>,EXCLUDE,/lockstep.dir/.*/cuda/[^/]*$>)
+add_library(lockstep_standin STATIC launch_twin.cpp ${cuda_sources})
+foreach(library ${LOCKSTEP_LIBRARIES})
+  target_sources(lockstep_standin PRIVATE $<FILTER:$<TARGET_OBJECTS:${library}>,EXCLUDE,/${library}.dir/.*/cuda/[^/]*$>)
+endforeach()
 target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_standin
   PUBLIC cuda_standin Threads::Threads
-  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium JPEG::JPEG PNG::PNG GIF::GIF
-    nlohmann_json::nlohmann_json
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium nlohmann_json::nlohmann_json
+  $<$<BOOL:${LOCKSTEP_HAS_JPEG}>:JPEG::JPEG> $<$<BOOL:${LOCKSTEP_HAS_PNG}>:PNG::PNG> $<$<BOOL:${LOCKSTEP_HAS_GIF}>:GIF::GIF>
   $<$<BOOL:${LOCKSTEP_HAS_GLOO}>:Gloo::gloo> $<$<BOOL:${LOCKSTEP_HAS_MPI}>:MPILibrary::mpi>)
 lockstep_warnings(lockstep_standin)
 lockstep_sanitize(lockstep_standin)

@@ -1,4 +1,4 @@
-// Tests on the stand-in: what it is asked and told.
+// Tests on the stand-in: control and queries.
 #include "lockstep/tests/gpu/machine.h"
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 namespace lockstep::test {
 namespace {
 
-/// Eight GPUs unless the environment says otherwise, before anything looks.
+/// Eight GPUs unless the environment sets another number, before any code reads it.
 const bool environment_set =
     ::setenv("LOCKSTEP_STANDIN_DEVICES", "8", 0) == 0 && ::unsetenv("CUDA_VISIBLE_DEVICES") == 0;
 
@@ -45,9 +45,9 @@ void set_delays(std::uint64_t seed, int longest_us) { standin::set_delays(seed, 
 
 std::map<int, std::string> contexts() { return standin::contexts(); }
 
-void write_nowhere(const Launch& launch) {
+void write_nowhere(const ExecContext& context) {
     standin::inject_fault(nowhere, 1);
-    launch_write_nowhere(static_cast<cudaStream_t>(launch.native));
+    launch_write_nowhere(static_cast<cudaStream_t>(context.native));
 }
 
 }  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// Memory: the map of blocks, allocation, what kernels may touch.
+// Memory: the map of blocks, allocation, and checks of kernels' accesses.
 #include <cstdlib>
 #include <cstring>
 
@@ -14,8 +14,8 @@ constexpr int kPoison = 0xFF;  // NaN in every float type, -1 in every integer t
 std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
 std::string describe(const Block& block) {
-    return std::to_string(block.bytes) + " bytes " +
-           (block.type == MemoryType::device ? "of device " + std::to_string(block.device) : "of pinned host memory");
+    return std::to_string(block.bytes) + " bytes" +
+           (block.type == MemoryType::device ? " of device " + std::to_string(block.device) : " of pinned host memory");
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ const Block* Call::find(const void* data, std::size_t bytes) {
     const std::uintptr_t begin = address_of(data);
     const auto next = state_.blocks.upper_bound(begin);
     if (next != state_.blocks.end() && next->first < begin + bytes)
-        refuse(cudaErrorInvalidValue, Kind::out_of_bounds, "the range runs into a block that it does not begin in");
+        refuse(cudaErrorInvalidValue, Kind::out_of_bounds, "the range extends into a block that it does not begin in");
     if (next != state_.blocks.begin()) {
         const auto& [base, block] = *std::prev(next);
         if (begin < base + block.bytes) {
@@ -133,6 +133,8 @@ void Call::launch(const std::shared_ptr<Stream>& target, const std::string& kern
     ++state_.counted.devices[static_cast<std::size_t>(target->device())].launches[kernel];
     if (const cudaError_t fault = fault_of_launch(kernel); fault != cudaSuccess)
         body = [fault] { set_sticky_error(fault); };
+    else if (!state_.config.runs_kernels)
+        body = [] {};
     target->enqueue(std::move(body));
 }
 
@@ -179,7 +181,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
     });
 }
 
-// It waits for the device, and other threads' calls wait for it.
+// Waits for the device; other threads' calls wait for this one.
 cudaError_t cudaFree(void* data) {
     const DriverLock held;
     return runtime_call("cudaFree", [&](Call& call) { free_device(call, data); });
@@ -233,7 +235,7 @@ cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned int) {
     return runtime_call("cudaHostRegister", [&](Call& call) {
         if (data == nullptr || bytes == 0) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "an empty range");
         if (call.find(data, bytes) != nullptr)
-            refuse(cudaErrorHostMemoryAlreadyRegistered, Kind::invalid_argument, "the range is known already");
+            refuse(cudaErrorHostMemoryAlreadyRegistered, Kind::invalid_argument, "the range is already registered");
         call.state().blocks.emplace(address_of(data),
                                     Block{bytes, MemoryType::registered, call.current_device(), false, data});
     });

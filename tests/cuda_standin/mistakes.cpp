@@ -1,4 +1,4 @@
-// Mistakes, errors that nobody fetched, and failures on order.
+// Mistakes, unread errors, and injected failures.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -33,7 +33,7 @@ std::atomic<std::uint64_t> delay_seed{0};
 std::atomic<int> delay_max_us{0};
 std::atomic<std::uint64_t> delay_epoch{0};
 
-// What one host thread has not fetched yet.
+// Unread errors of one host thread.
 struct ThreadErrors {
     std::uint64_t epoch = 0;
     cudaError_t last = cudaSuccess;
@@ -46,7 +46,7 @@ ThreadErrors& thread_errors() {
     return errors;
 }
 
-// This thread has the driver's lock.
+// Set while this thread has the driver's lock.
 bool& holds_driver() {
     thread_local bool holds = false;
     return holds;
@@ -55,10 +55,10 @@ bool& holds_driver() {
 void report_unread(ThreadErrors& errors, const char* next) {
     if (errors.unread.empty()) return;
     const std::string unread = std::exchange(errors.unread, {});
-    record_mistake(Kind::ignored_error, unread + ", and nobody fetched the error before " + next);
+    record_mistake(Kind::ignored_error, unread + ", and the error was not fetched before " + next);
 }
 
-// Counts down the entries of that name; the one that is due.
+// Counts down the entries with that name; returns the one that is due.
 std::optional<Injection> due(std::vector<Injection>& injections, const std::string& name) {
     std::optional<Injection> found;
     for (auto& each : injections)
@@ -100,6 +100,7 @@ std::string_view name_of(Kind kind) {
         case Kind::unsupported: return "unsupported";
         case Kind::alignment: return "alignment";
         case Kind::concurrent_use: return "concurrent use";
+        case Kind::kernel: return "kernel";
     }
     return "unknown";
 }
@@ -210,13 +211,13 @@ bool needs_context(std::string_view name) {
     constexpr std::array<std::string_view, 8> free_of_it{
         "cudaGetDeviceCount",    "cudaGetDevice",           "cudaGetDeviceProperties", "cudaDeviceGetAttribute",
         "cudaDeviceGetPCIBusId", "cudaDeviceCanAccessPeer", "cudaGetDriverEntryPoint",
-        "cudaSetDevice",  // makes that of the device it names
+        "cudaSetDevice",  // creates a context on the device it names
     };
     return std::find(free_of_it.begin(), free_of_it.end(), name) == free_of_it.end();
 }
 
 DriverLock::DriverLock() {
-    if (on_worker()) return;  // the call itself is refused
+    if (on_worker()) return;  // the call itself is rejected
     lock_ = std::unique_lock(state().driver);
     holds_driver() = true;
 }

@@ -1,6 +1,6 @@
-// A rank under mpirun that has devices of the CUDA stand-in, whose memory MPI can read as it reads the host's: does
-// every operation on them, trains, and writes down what was wrong.
-//     mpi-gpu-rank FOLDER
+// A rank under mpirun with devices of the CUDA stand-in, whose memory MPI can read like the host's: performs every
+// operation on them, trains, and writes down all errors.
+//   mpi-gpu-rank FOLDER
 #include <unistd.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@
 #include "lockstep/tests/parallel/comm/group_exercise.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
@@ -24,7 +24,7 @@ void append(Lines& to, const Lines& more) { to.insert(to.end(), more.begin(), mo
 
 Tensor on_gpu(float value) { return Tensor::full({1000}, value, DType::f32, Device::cuda(0)); }
 
-/// Copies from and to a GPU that `call` makes.
+/// Number of device pairs between which `call` makes copies.
 template <class Call>
 std::size_t copies(Call&& call) {
     Stream::of(Device::cuda(0)).synchronize();
@@ -33,7 +33,7 @@ std::size_t copies(Call&& call) {
     return standin::counters().pairs.size();
 }
 
-/// Who moves what lies on GPUs: MPI itself, where it can.
+/// Tests which operations on GPU memory MPI performs itself.
 Lines who_moves(ProcessGroup& group, bool cuda_aware) {
     const int other = 1 - group.rank();
     const Tensor x = on_gpu(static_cast<float>(group.rank())), y = on_gpu(9);
@@ -51,7 +51,7 @@ Lines who_moves(ProcessGroup& group, bool cuda_aware) {
     return lines;
 }
 
-/// One rank's memory is a GPU's, the other's the host's.
+/// One rank uses GPU memory, the other one host memory.
 Lines mixed(ProcessGroup& group) {
     const Device device = group.rank() == 0 ? Device::cuda(0) : Device::host();
     const auto own = static_cast<float>(group.rank() + 1);
@@ -70,15 +70,15 @@ Lines mixed(ProcessGroup& group) {
     expect("message", x, 1, 1);
     group.all_reduce(x);
     expect("all_reduce", x, 2, 2);
-    // In memory of one kind, out of the other.
+    // Inputs in one kind of memory, outputs in the other.
     const Tensor out = Tensor::empty({2, 500}, DType::f32, group.rank() == 0 ? Device::host() : Device::cuda(0));
     group.all_gather(out, x);
     expect("from one kind to the other", out, 2, 2);
     return lines;
 }
 
-/// Another part of the program gives memory back all the time, for which CUDA waits until the GPU is idle while nobody
-/// else gets an answer from it.
+/// Another part of the program that frees memory all the time: CUDA then waits until the GPU is idle, and blocks all
+/// other calls for it meanwhile.
 class Neighbour {
 public:
     ~Neighbour() {
@@ -97,7 +97,7 @@ private:
     }};
 };
 
-/// Steps beside a neighbour.
+/// Steps concurrent with a neighbour.
 Lines beside_others(ProcessGroup& group) {
     standin::set_delays(static_cast<std::uint64_t>(group.rank()) + 1, 100);
     Lines lines;

@@ -1,5 +1,5 @@
-// Makes a CUDA-aware MPI of the one that is linked, through MPI's profiling interface: like such libraries it asks CUDA
-// about every address it is given, in whichever thread that happens.
+// Makes the linked MPI CUDA-aware, through MPI's profiling interface: like such libraries, it queries CUDA for every
+// address passed to it, on any thread.
 #include "lockstep/tests/cuda_standin/mpi_knows_gpus.h"
 
 #include <cuda_runtime_api.h>

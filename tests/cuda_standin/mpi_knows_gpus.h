@@ -1,5 +1,5 @@
-// An MPI that knows GPUs, for mpi_gpu_rank.cpp.
+// A CUDA-aware MPI, for mpi_gpu_rank.cpp.
 #pragma once
 
-/// From now on MPI asks CUDA about every address it is given.
+/// Makes MPI query CUDA for every address from now on.
 void let_mpi_know_gpus();

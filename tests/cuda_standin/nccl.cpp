@@ -1,4 +1,4 @@
-// NCCL's communicators: how ranks meet and part, and what went wrong between them.
+// NCCL's communicators: creation, destruction and errors.
 #include <cstring>
 #include <random>
 
@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::string_view kIdPrefix = "lockstep-nccl-";
 
-// What ncclCommGetAsyncError says; asking takes note of the last operation.
+// Result of ncclCommGetAsyncError; the query acknowledges the last operation.
 ncclResult_t async_error(NcclCommunicator& each) {
     if (!each.ready->done() || each.is_launching()) return ncclInProgress;
     if (each.link.error() != ncclSuccess) return each.link.error();
@@ -39,7 +39,7 @@ ncclResult_t async_error(NcclCommunicator& each) {
     return std::exchange(each.unasked, false) ? ncclInProgress : ncclSuccess;
 }
 
-// Another thread makes a group of the communicator's operations right now.
+// Another thread is adding operations of the communicator to a group.
 void require_alone(const NcclCommunicator& each) {
     if (each.grouping != std::thread::id() && each.grouping != std::this_thread::get_id())
         refuse(cudaErrorNotPermitted, Kind::concurrent_use, "another thread has a group of operations open");
@@ -55,8 +55,8 @@ ncclResult_t init(Call& call, ncclComm_t* handle, int size, const ncclUniqueId& 
     *handle = nullptr;
     const std::string name(id.internal, ::strnlen(id.internal, sizeof id.internal));
     if (!name.starts_with(kIdPrefix))
-        refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the unique id is none of ncclGetUniqueId");
-    if (in_nccl_group()) refuse(cudaErrorNotSupported, Kind::unsupported, "ranks that are made in a group");
+        refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the unique id was not created by ncclGetUniqueId");
+    if (in_nccl_group()) refuse(cudaErrorNotSupported, Kind::unsupported, "ranks created in a group");
     const int device = call.current_device();
     call.need_context(device);
     const auto made = std::make_shared<NcclCommunicator>(name, rank, size, call.device(device).physical);
@@ -87,7 +87,7 @@ NcclCommunicatorPtr usable_communicator(Call& call, ncclComm_t handle, ncclResul
     auto found = communicator(call, handle);
     if (!found->ready->done() || found->is_launching() || found->unasked)
         refuse(cudaErrorInvalidValue, Kind::invalid_argument,
-               "the communicator is in progress: ncclCommGetAsyncError has not said ncclSuccess yet");
+               "the communicator is in progress: ncclCommGetAsyncError has not returned ncclSuccess yet");
     if (found->finalized) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the communicator was finalized");
     error = found->link.error();
     return found;
@@ -122,7 +122,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 
 const char* ncclGetLastError(ncclComm_t) {
     error_fetched();
-    return "the NCCL stand-in keeps what was wrong among the mistakes of the CUDA stand-in";
+    return "the CUDA stand-in records the mistakes of the NCCL stand-in";
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
@@ -153,7 +153,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     return nccl_call("ncclCommGetAsyncError", [&](Call& call) {
         const auto found = communicator(call, comm);
-        if (!found->blocking) require_alone(*found);  // asking may end the group's work in the background
+        if (!found->blocking) require_alone(*found);  // the query may finish the group's work in the background
         *error = async_error(*found);
         return ncclSuccess;
     });
@@ -196,9 +196,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     });
 }
 
-// As NCCL's commReclaim does it: what is in flight ends, and then the call waits for the end of every operation that
-// was launched, and so for all that its stream does before it, host functions too. It leaves the thread's device
-// current.
+// As in NCCL's commReclaim: ends work in flight, then waits for the end of every launched operation, and therefore for
+// all earlier work of its stream, including host functions. Leaves the thread's device current.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     bool refused = true;
     const auto end = [&](Call& call) {
@@ -213,7 +212,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
         return ncclSuccess;
     };
     const ncclResult_t status = nccl_call("ncclCommAbort", end);
-    // A poisoned context answers every call with its error, but there is an end to what waits for other ranks.
+    // With a poisoned context every call returns its error, but work that waits for other ranks is ended.
     if (refused && sticky_error() != cudaSuccess) {
         Call call("ncclCommAbort", state());
         if (call.state().communicators.contains(reinterpret_cast<std::uintptr_t>(comm))) end(call);

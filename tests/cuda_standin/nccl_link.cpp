@@ -23,7 +23,7 @@ constexpr int kPoisonMs = 50;  // how soon a poisoned context is noticed
 
 int new_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
-// Calls `use` with the abstract address of a rank: nothing of it stays behind on disk.
+// Calls `use` with the abstract address of a rank, which leaves no file behind.
 template <class Use>
 int with_address(const std::string& name, int rank, Use&& use) {
     sockaddr_un address{};
@@ -35,7 +35,7 @@ int with_address(const std::string& name, int rank, Use&& use) {
                static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length));
 }
 
-// The bytes that were moved; 0 for "not now", nothing when the peer has gone.
+// The number of bytes moved; 0 for "not now", nullopt if the peer has left.
 std::optional<std::size_t> moved(ssize_t result, bool receiving) {
     if (result > 0) return static_cast<std::size_t>(result);
     if (result < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
@@ -106,7 +106,7 @@ void Link::connect() {
     ::close(listener);
 }
 
-// Every rank connects to every other one, and sends and accepts what is to be known of it.
+// Every rank connects to every other one, and exchanges its Hello with them.
 void Link::meet(int listener) {
     const Hello self{rank_, size_, ::getpid(), gpu_};
     std::vector<Hello> hellos{self};
@@ -152,7 +152,7 @@ void Link::meet(int listener) {
     close_all(nameless);
 }
 
-// Devices have the same bus ids in every process of a test: only those of one process can be the same one.
+// Devices have the same bus ids in every process of a test: only devices of one process can be identical.
 void Link::compare(const std::vector<Hello>& hellos) {
     std::string wrong;
     for (const Hello& one : hellos) {
@@ -168,7 +168,7 @@ void Link::compare(const std::vector<Hello>& hellos) {
     fail(ncclInvalidUsage);
 }
 
-// What can be moved without waiting. False when the peer has gone.
+// Sends as much as possible without waiting. False if the peer has left.
 bool Link::push(int peer, Flow& flow) {
     const int socket = out_[static_cast<std::size_t>(peer)];
     while (flow.at < flow.queue.size()) {

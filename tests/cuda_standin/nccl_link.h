@@ -10,7 +10,7 @@
 
 namespace standin {
 
-/// What a sender says of its bytes; the receiver compares it with what it waits for.
+/// Description of the sender's bytes; the receiver compares it with what it expects.
 struct Frame {
     std::uint64_t bytes;
     std::int32_t function;  // index of the operation
@@ -23,13 +23,13 @@ struct Frame {
 struct Transfer {
     int peer;
     bool out;
-    char* data;  // only read where it goes out
+    char* data;  // only read if `out`
     Frame frame;
 };
 
 class Link {
 public:
-    /// `name` is that of the meeting place; `gpu` tells the devices of this process apart.
+    /// `name` identifies the communicator; `gpu` distinguishes the devices of this process.
     Link(std::string name, int rank, int size, int gpu);
     ~Link();
     Link(const Link&) = delete;
@@ -37,29 +37,29 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
-    /// The first thing that went wrong, or ncclSuccess.
+    /// The first error, or ncclSuccess.
     ncclResult_t error() const { return static_cast<ncclResult_t>(error_.load()); }
 
-    /// Returns when every rank is there, on an error and on abort.
+    /// Returns when all ranks are connected, on an error and on abort.
     void connect();
-    /// Moves all of it, in order between any two ranks; what goes out is done when the peer has it. False where abort
-    /// or a poisoned context ended it. A peer that has gone or sends something else sets error(), and nothing else ends
-    /// the wait for it: as a kernel spins.
+    /// Performs all transfers, in order between any two ranks; a send is complete when the peer has the data. False if
+    /// abort or a poisoned context ended it. A peer that has left or sends something else sets error(), and nothing
+    /// else ends the wait, as in a spinning kernel.
     bool run(const std::vector<Transfer>& transfers);
-    /// From any thread: ends connect and run, now and from here on.
+    /// From any thread: ends connect and run, now and in the future.
     void abort();
-    /// Lets the peers see that this rank has gone. Not during connect.
+    /// Notifies the peers that this rank has left. Not during connect.
     void hang_up();
 
 private:
     struct Hello {
         std::int32_t rank, size, pid, gpu;
     };
-    // Transfers with one peer in one direction; one byte comes back for each.
+    // Transfers with one peer in one direction; the receiver acknowledges each with one byte.
     struct Flow {
         std::vector<const Transfer*> queue;
         std::size_t at = 0;
-        std::size_t done = 0;  // bytes of the one at `at`, with its frame
+        std::size_t done = 0;  // bytes of the transfer at `at`, including its frame
         std::size_t acknowledged = 0;
         Frame seen{};
         bool broken = false;

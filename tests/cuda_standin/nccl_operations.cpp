@@ -1,4 +1,4 @@
-// NCCL's operations and groups: what each one reads, writes and sends, and how it becomes a task of a stream.
+// NCCL's operations and groups: memory that each one reads, writes and sends, and its execution as a task of a stream.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -52,7 +52,7 @@ std::vector<Access> accesses(const Operation& each, int rank, int size) {
     return {};
 }
 
-// What the operations of one group move, and what is left to do once it is there.
+// Transfers of the operations of one group, and the remaining work after them.
 class Plan {
 public:
     explicit Plan(NcclCommunicator& comm) : comm_(comm), rank_(comm.link.rank()), size_(comm.link.size()) {}
@@ -90,7 +90,7 @@ private:
                                alone ? 0 : each.type, each.op, alone ? 0 : each.root}});
     }
 
-    // To `target`, or to everyone (-1); the share of a rank is `step` bytes after that of the one before it.
+    // Reduction to `target`, or to all ranks (-1); each rank's share is `step` bytes after the previous one.
     void reduction(const Operation& each, int target, std::size_t step) {
         const auto share = [&](int rank) { return each.from() + step * static_cast<std::size_t>(rank); };
         for (int peer = 0; peer < size_; ++peer)
@@ -153,8 +153,8 @@ void check(Call& call, const Operation& each, const NcclCommunicator& comm) {
     differs("the stream is of", call.stream(each.stream)->device());
 }
 
-// One task moves everything: on the stream of the last operation, which the other streams wait for and which waits for
-// them, as NCCL orders the streams of a group. So it orders operations one after another on different streams, too.
+// One task performs all transfers: on the stream of the last operation. The other streams wait for it and it waits for
+// them, which is how NCCL orders the streams of a group. This also orders consecutive operations on different streams.
 void launch(Call& call, const NcclCommunicatorPtr& comm, std::vector<Operation> operations) {
     const int rank = comm->link.rank(), size = comm->link.size();
     std::stable_partition(operations.begin(), operations.end(), [](const auto& each) { return !each.between_two(); });
@@ -162,7 +162,7 @@ void launch(Call& call, const NcclCommunicatorPtr& comm, std::vector<Operation> 
     for (const Operation& each : operations)
         if (each.between_two() && each.root == rank) unmatched += each.function == Function::send ? 1 : -1;
     if (unmatched != 0)
-        refuse(cudaErrorNotPermitted, Kind::invalid_argument, "a rank's message to itself without its other half");
+        refuse(cudaErrorNotPermitted, Kind::invalid_argument, "a rank's message to itself without a matching call");
     const Operation& final = operations.back();
     const auto base = call.work_stream(final.stream);
     if (comm->last && comm->last_stream.lock() != base) base->enqueue_wait(comm->last);
@@ -194,7 +194,7 @@ bool has_room(Call& call, const std::vector<Operation>& operations) {
     });
 }
 
-// A communicator that does not block launches on a thread of its own where that takes time.
+// A non-blocking communicator launches on a separate thread, because that takes time.
 void launch_later(const NcclCommunicatorPtr& comm, const std::vector<Operation>& operations) {
     comm->launched = std::make_shared<Marker>();
     std::thread([comm, operations] {
@@ -204,7 +204,7 @@ void launch_later(const NcclCommunicatorPtr& comm, const std::vector<Operation>&
                 launch(call, comm, operations);
             } catch (const Refusal& refusal) {
                 record_mistake(refusal.kind, "ncclGroupEnd: " + refusal.message);
-            } catch (const Failure&) {  // the context is lost, and every call says so
+            } catch (const Failure&) {  // the context is lost, and every call reports it
             }
         }
         comm->launched->complete();
@@ -265,7 +265,7 @@ ncclResult_t ncclGroupStart() {
 }
 
 ncclResult_t ncclGroupEnd() {
-    ncclResult_t told = ncclSuccess;  // by the call in the group that failed, and fetched there
+    ncclResult_t told = ncclSuccess;  // the error of a call in the group, reported there already
     const ncclResult_t result = nccl_call("ncclGroupEnd", [&](Call& call) {
         if (group.depth == 0) refuse(cudaErrorNotPermitted, Kind::invalid_argument, "there is no group to end");
         if (--group.depth > 0) return ncclSuccess;

@@ -1,4 +1,4 @@
-// Ranks of the NCCL stand-in for its own tests: processes forked before anything looks at the devices.
+// Ranks of the NCCL stand-in for its own tests: processes forked before any code uses the devices.
 #pragma once
 
 #include <nccl.h>
@@ -9,12 +9,12 @@
 #include <thread>
 
 #include "lockstep/tests/cuda_standin/fixture.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
-#include "lockstep/tests/place.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 namespace standin {
 
-/// What the ranks of one test share.
+/// Memory that the ranks of a test share.
 struct Meeting {
     ncclUniqueId id;
     std::atomic<bool> known;
@@ -61,7 +61,7 @@ struct Rank {
         ok(cudaMemcpy(copy.data(), data, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
         return copy;
     }
-    // The last call failed with `status` and left one mistake of this kind.
+    // Checks that the last call failed with `status` and made one mistake of this kind.
     void refused(ncclResult_t got, ncclResult_t status, Kind kind, const std::string& what) {
         (void)ncclGetLastError(nullptr);
         const auto made = take_mistakes();
@@ -74,14 +74,14 @@ struct Rank {
     }
 };
 
-/// `body` on `size` ranks, of one communicator where `connect`. What went wrong, a line each; empty when nothing did.
+/// Runs `body` on `size` ranks, connected by one communicator if `connect`. Returns their failures, one per line.
 inline std::string on_ranks(int size, bool connect, const std::function<void(Rank&)>& body) {
     void* place = ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(place != MAP_FAILED);
     auto& meeting = *new (place) Meeting{};
     std::string wrong;
     {
-        lockstep::testing::ForkedRanks ranks(size, [&](int rank) {
+        lockstep::test::ForkedRanks ranks(size, [&](int rank) {
             Rank self{.rank = rank, .size = size, .meeting = meeting};
             self.ok(cudaStreamCreateWithFlags(&self.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
             if (connect) self.ok(ncclCommInitRank(&self.comm, size, self.id(), rank), "ncclCommInitRank");
@@ -89,10 +89,10 @@ inline std::string on_ranks(int size, bool connect, const std::function<void(Ran
             if (self.comm != nullptr) self.ok(ncclCommDestroy(self.comm), "ncclCommDestroy");
             for (const auto& each : take_mistakes())
                 self.lines.push_back(std::string(name_of(each.kind)) + ": " + each.message);
-            self.expect(counters().live_communicators == 0, "a communicator is left");
+            self.expect(counters().live_communicators == 0, "a communicator was not destroyed");
             return self.lines;
         });
-        wrong = lockstep::testing::joined(ranks.finish());
+        wrong = lockstep::test::joined(ranks.finish());
     }
     ::munmap(place, sizeof(Meeting));
     return wrong;

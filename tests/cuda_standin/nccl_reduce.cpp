@@ -49,7 +49,7 @@ void reduce_plain(ncclRedOp_t op, const std::vector<const char*>& values, std::s
 }
 
 // 16-bit floats, as float in between.
-void reduce_short(Scalar type, ncclRedOp_t op, const std::vector<const char*>& values, std::size_t count, char* to) {
+void reduce_half(Scalar type, ncclRedOp_t op, const std::vector<const char*>& values, std::size_t count, char* to) {
     std::vector<std::vector<float>> wide;
     std::vector<const float*> typed;
     for (const char* each : values) {
@@ -76,10 +76,10 @@ void reduce_parts(ncclDataType_t type, ncclRedOp_t op, const std::vector<const c
         case ncclUint32: return reduce_plain<std::uint32_t>(op, values, count, to);
         case ncclInt64: return reduce_plain<std::int64_t>(op, values, count, to);
         case ncclUint64: return reduce_plain<std::uint64_t>(op, values, count, to);
-        case ncclFloat16: return reduce_short(Scalar::f16, op, values, count, to);
+        case ncclFloat16: return reduce_half(Scalar::f16, op, values, count, to);
         case ncclFloat32: return reduce_plain<float>(op, values, count, to);
         case ncclFloat64: return reduce_plain<double>(op, values, count, to);
-        default: return reduce_short(Scalar::bf16, op, values, count, to);
+        default: return reduce_half(Scalar::bf16, op, values, count, to);
     }
 }
 

@@ -1,4 +1,4 @@
-// NCCL's communicators as the stand-in keeps them.
+// The stand-in's representation of NCCL's communicators.
 #pragma once
 
 #include <nccl.h>
@@ -19,22 +19,22 @@ struct NcclCommunicator : Communicator {
     Link link;
     int device = 0;
     bool blocking = true;
-    MarkerPtr ready = std::make_shared<Marker>();  // done when the other ranks are there, or an error
-    MarkerPtr launched;  // of one that does not block: done when the last operations are in their streams; or empty
+    MarkerPtr ready = std::make_shared<Marker>();  // done when the other ranks are connected, or on an error
+    MarkerPtr launched;  // if not blocking: done when the last operations are in their streams; or empty
     MarkerPtr last;      // the end of the last operation, or empty
     std::weak_ptr<Stream> last_stream;
-    // Of a communicator that does not block: an operation has answered ncclInProgress and nobody has asked since.
+    // If not blocking: an operation has returned ncclInProgress, which has not been queried since.
     bool unasked = false;
     bool finalized = false;
-    std::thread::id grouping;  // the thread that has put operations of it in a group that has not ended
+    std::thread::id grouping;  // the thread that has added operations of it to a group that is still open
 
     bool is_launching() const { return launched && !launched->done(); }
 };
 using NcclCommunicatorPtr = std::shared_ptr<NcclCommunicator>;
 
-/// Refuses what was destroyed, aborted or never made.
+/// Refuses communicators that were destroyed, aborted or never created.
 NcclCommunicatorPtr communicator(Call& call, ncclComm_t handle);
-/// The same for every use but its end; refuses one that is not ready. Its error goes to `error`.
+/// The same for every use except its end; refuses one that is not ready. Stores its error in `error`.
 NcclCommunicatorPtr usable_communicator(Call& call, ncclComm_t handle, ncclResult_t& error);
 
 /// The result of `values[0] op values[1] op …`, in this order, of `count` elements each.
@@ -45,7 +45,7 @@ ncclResult_t nccl_status(cudaError_t code);
 /// True between ncclGroupStart and ncclGroupEnd of this thread.
 bool in_nccl_group();
 
-/// `body` returns an ncclResult_t; ncclInProgress is no error.
+/// `body` returns an ncclResult_t; ncclInProgress is not an error.
 template <class Body>
 ncclResult_t nccl_call(const char* name, Body&& body) {
     ncclResult_t result = ncclSuccess;

@@ -1,4 +1,4 @@
-// Ranks that each have a GPU, of the CUDA stand-in or real: forked before anything looks at them.
+// Ranks with one GPU each, of the CUDA stand-in or real, forked before any code uses CUDA.
 #pragma once
 
 #include <chrono>
@@ -9,20 +9,20 @@
 
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/tests/cuda_standin/training.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
-/// Whether there are so many GPUs; says that the test case is skipped where there are fewer.
+/// Whether there are `count` GPUs. If not, prints that the test case is skipped.
 inline bool has_gpus(int count, const std::string& what) {
     if (test::gpu_count() >= count) return true;
     test::skipped(what + " wants " + std::to_string(count) + " GPUs, there is " + std::to_string(test::gpu_count()));
     return false;
 }
 
-/// Backends that so many ranks can use. mpirun starts its own.
+/// Backends that `ranks` ranks can use, except mpi, whose ranks mpirun starts.
 inline std::vector<std::string> backends_here(int ranks) {
     std::vector<std::string> names;
     for (const ProcessGroupBackend& backend : process_group_backends())
@@ -31,7 +31,7 @@ inline std::vector<std::string> backends_here(int ranks) {
     return names;
 }
 
-/// The one GPU of those that this process sees that a rank of nccl's is to see.
+/// The visible GPU that a rank of nccl uses.
 inline std::string gpu_of_rank(int rank) {
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
     if (visible == nullptr) return std::to_string(rank);
@@ -40,15 +40,15 @@ inline std::string gpu_of_rank(int rank) {
     return list.substr(0, list.find(','));
 }
 
-/// How ranks are started: the GPUs that they see, as on one machine, and how long they wait for each other.
+/// How ranks are started.
 struct GpuRanks {
     std::string backend;
     int size = 2;
-    bool share = false;  ///< the GPUs; nccl wants one per rank
+    bool share = false;  ///< whether ranks share GPUs; nccl needs one per rank
     std::chrono::milliseconds timeout = no_limit;
 };
 
-/// `body` on the ranks, which returns what was wrong; to that comes what CUDA would refuse. A line each.
+/// Runs `body` on the ranks. Returns their failures and the calls that CUDA would reject, one per line.
 inline std::string on_gpus(const GpuRanks& start, const std::function<std::vector<std::string>(ProcessGroup&)>& body) {
     const test::TemporaryDirectory place;
     ForkedRanks ranks(start.size, [&](int rank) {
@@ -71,4 +71,4 @@ inline std::string on_gpus(const std::string& backend, int size,
     return on_gpus({.backend = backend, .size = size}, body);
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// DistributedDataParallel in ranks that have devices of the CUDA stand-in.
+// DistributedDataParallel in ranks with devices of the CUDA stand-in.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/cuda_standin/ranks.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 using Lines = std::vector<std::string>;
 using test::gpus;
@@ -18,7 +18,7 @@ using test::Trained;
 
 inline constexpr std::int64_t rows = 22;
 
-/// One of several processes; its model is made as that of Trained.
+/// A rank in training, with the same model as Trained.
 template <class Net>
 struct Rank {
     Rank(ProcessGroup& group, EngineOptions options, Device device = Device::cuda(0))
@@ -49,10 +49,11 @@ Lines same_bits(ProcessGroup& group, const EngineOptions& options, int steps = 3
     Trained<Net> alone(gpus(1), {.shards = options.shards});
     alone.how = how;
     alone.run(steps, rows);
-    return test::values_of(rank.model.module()) == alone.values() ? Lines() : Lines{"other weights than DataParallel"};
+    return test::values_of(rank.model.module()) == alone.values() ? Lines()
+                                                                  : Lines{"the weights differ from DataParallel"};
 }
 
-/// What `call` throws as a CommunicationError.
+/// Message of the CommunicationError that `call` throws.
 template <class Call>
 std::string lost(Call&& call) {
     try {
@@ -65,4 +66,4 @@ std::string lost(Call&& call) {
     return "nothing was thrown";
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 
-/// A backend on a fresh stand-in, without mistakes at the end and with every call from one thread.
+/// A backend on a reset stand-in. Fails the test if mistakes remain, or if several threads called CUDA.
 struct StandinMachine {
     explicit StandinMachine(std::size_t gpus = 2, const char* per_gpu = nullptr, bool peers = true) {
         standin::Config config;

@@ -1,4 +1,4 @@
-// Inside of the stand-in: what exists (devices, streams, events, memory) and how one API call runs.
+// Internals of the stand-in: devices, streams, events, memory, and the execution of an API call.
 #pragma once
 
 #include <cublasLt.h>
@@ -20,7 +20,7 @@
 
 namespace standin {
 
-/// A point in a stream's work; done when the worker has come to it.
+/// A point in a stream's work; done when the worker has reached it.
 class Marker {
 public:
     void complete();
@@ -36,8 +36,8 @@ private:
 };
 using MarkerPtr = std::shared_ptr<Marker>;
 
-/// An in-order queue with a worker thread of its own. Workers share no lock with each other or with API calls, and the
-/// queue orders host before worker only: a thread sanitizer sees races between streams that events should order.
+/// An in-order queue with its own worker thread. Workers share no lock with each other or with API calls, and the queue
+/// only orders the host before the worker: a thread sanitizer sees races between streams that events should order.
 class Stream {
 public:
     Stream(int device, unsigned flags, int priority, std::uint64_t serial);
@@ -50,13 +50,13 @@ public:
     unsigned flags() const { return flags_; }
     int priority() const { return priority_; }
 
-    /// Dropped, once the context is poisoned, unless `always`.
+    /// Discarded if the context is poisoned, unless `always`.
     void enqueue(std::function<void()> task, bool always = false, bool counts_itself = false);
     MarkerPtr enqueue_marker();
     void enqueue_wait(const MarkerPtr& marker);
     bool idle() const { return unfinished() == 0; }
     std::uint64_t unfinished() const { return enqueued_ - finished_.load(std::memory_order_acquire); }
-    /// The last thing the worker does; `self` keeps the stream alive until then.
+    /// Enqueues the worker's last task; `self` keeps the stream alive until then.
     static MarkerPtr finish(const std::shared_ptr<Stream>& self);
 
 private:
@@ -94,25 +94,25 @@ enum class MemoryType { device, pinned, registered };
 struct Block {
     std::size_t bytes;
     MemoryType type;
-    int device;  // that it belongs to, or that was current
-    bool pool;   // from cudaMallocAsync: freeing it waits for nothing
+    int device;  // its owner, or the device current at its allocation
+    bool pool;   // from cudaMallocAsync: freeing it does not wait
     void* base;
 };
 
-/// Freed memory, kept for a while so that late users read poison rather than somebody else's data.
+/// Freed memory, kept for a while so that late uses read poison rather than new data.
 struct Buried {
     void* memory;
     std::size_t bytes;
     std::vector<MarkerPtr> last_uses;
 };
 
-/// What a call refuses: CUDA's code and the mistake.
+/// A rejected call: CUDA's code and the mistake.
 struct Refusal {
     cudaError_t code;
     Kind kind;
     std::string message;
 };
-/// What fails without a mistake of the caller.
+/// A failure without a mistake of the caller.
 struct Failure {
     cudaError_t code;
 };
@@ -123,19 +123,19 @@ struct Device {
     DeviceConfig config;
     int physical = 0;
     std::shared_ptr<Stream> default_stream;
-    std::set<int> peers;  // whose memory this device may touch
+    std::set<int> peers;  // devices whose memory this device may access
 };
 
-/// What connects this process to others, behind an interface that needs no header of NCCL.
+/// A connection to other processes, behind an interface that needs no header of NCCL.
 struct Communicator {
     Communicator() = default;
     virtual ~Communicator() = default;
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
-    virtual void abort() = 0;  ///< its work, running or queued, ends at once
+    virtual void abort() = 0;  ///< ends its work at once, running or queued
 };
 
-/// Everything that exists. Guarded by `mutex`, which only API calls take.
+/// All objects of the stand-in. Guarded by `mutex`, which only API calls take.
 struct State {
     std::mutex mutex;
     Config config;
@@ -152,16 +152,16 @@ struct State {
     std::deque<Buried> quarantine;
     std::size_t quarantined_bytes = 0;
     Counters counted;
-    std::map<int, std::string> contexts;  // by device: the call that made it
+    std::map<int, std::string> contexts;  // by device: the call that created it
     std::set<std::thread::id> threads;
-    /// The driver's lock. Every call passes through it; calls that hold it while they wait keep all others out.
+    /// The driver's lock. Every call takes it; calls that hold it while they wait block all others.
     std::shared_mutex driver;
 };
 /// Configured from the environment on first use.
 State& state();
-/// Grows with every reset; what a thread remembers from before is void.
+/// Grows with every reset; data of threads from an earlier epoch is invalid.
 std::uint64_t current_epoch();
-/// Zeroes delays, injected failures, mistakes and the poisoned context.
+/// Resets delays, injected failures, mistakes and the poisoned context.
 void reset_faults(const Config& config);
 
 /// One API call in progress, holding the state's mutex.
@@ -173,36 +173,36 @@ public:
     State& state() { return state_; }
     int current_device() const;
     void set_current_device(int device);
-    /// The device has a primary context from now on.
+    /// Creates the device's primary context if it has none.
     void need_context(int device);
 
     Device& device(int index);
-    /// Null is the current device's default stream. Refuses what is not a live stream.
+    /// Null is the current device's default stream. Refuses handles that are not live streams.
     std::shared_ptr<Stream> stream(cudaStream_t handle);
     /// The same for enqueuing work: the default stream and blocking streams of a device wait for each other.
     std::shared_ptr<Stream> work_stream(cudaStream_t handle);
-    /// The same; refuses also a stream of another device than the current one.
+    /// The same; also refuses a stream of another device than the current one.
     std::shared_ptr<Stream> launch_stream(cudaStream_t handle);
     Event& event(cudaEvent_t handle);
 
-    /// The block around [data, data + bytes), or none for memory that CUDA does not know. Refuses freed memory and
-    /// ranges that leave their block.
+    /// The block around [data, data + bytes), or null for memory that CUDA does not know. Refuses freed memory and
+    /// ranges beyond their block.
     const Block* find(const void* data, std::size_t bytes);
     void allocate(void** data, std::size_t bytes, const Block& kind);
-    /// Takes the block that begins at `data` out of the books; refuses what is not one of `type`.
+    /// Removes the block that begins at `data`; refuses other addresses and types.
     Block release(void* data, MemoryType type);
     void bury(const Block& block, std::vector<MarkerPtr> last_uses);
 
-    /// Waits with the mutex open, and counts it.
+    /// Waits with the mutex unlocked, and counts the wait.
     void wait(const MarkerPtr& marker);
-    /// The same, whether or not the context is lost meanwhile.
+    /// The same, even if the context is lost meanwhile.
     void wait_to_the_end(const MarkerPtr& marker);
-    /// Waits with the mutex open until the stream takes one task more.
+    /// Waits with the mutex unlocked until the stream accepts another task.
     void wait_for_room(const std::shared_ptr<Stream>& target);
     /// Marks the end of all work of a device.
     std::vector<MarkerPtr> mark_device(int device_index);
 
-    /// Enqueues a kernel after checking what it touches.
+    /// Enqueues a kernel after checking its accesses.
     void launch(const std::shared_ptr<Stream>& target, const std::string& kernel, std::function<void()> body,
                 const std::vector<Access>& accesses);
     void check_accesses(int device_index, const std::string& kernel, const std::vector<Access>& accesses);
@@ -213,7 +213,7 @@ public:
         state_.objects.emplace(id, std::move(object));
         return reinterpret_cast<Handle>(id);
     }
-    /// The library object that a handle names; refuses what was destroyed or is of another type.
+    /// The library object that a handle names; refuses handles that were destroyed or are of another type.
     template <class T, class Handle>
     T& object(Handle handle) {
         const auto found = state_.objects.find(reinterpret_cast<std::uintptr_t>(handle));
@@ -234,14 +234,14 @@ private:
     std::unique_lock<std::mutex> lock_;
 };
 
-/// A call that ends before it has begun: `code` is the runtime's, or, where `injected`, the one the test asked for.
+/// The result of a call that ends before its body runs: `code` is the runtime's or, if `injected`, the test's.
 struct Early {
     bool injected;
     int code;
 };
-/// What happens around every call: threads, callbacks, ignored errors, injected failures, a poisoned context.
+/// Checks before every call: threads, callbacks, ignored errors, injected failures, a poisoned context.
 std::optional<Early> enter(const char* name, bool library);
-/// Whether a call of the runtime's needs a context on the current device.
+/// Whether a runtime call needs a context on the current device.
 bool needs_context(std::string_view name);
 /// Held by a call that keeps the driver's lock while it waits.
 class DriverLock {
@@ -256,19 +256,19 @@ private:
 };
 int leave_failed(const char* name, const Refusal& refusal);
 int leave_failed(const char* name, const Failure& failure);
-/// A library's status, whose text somebody must ask for (or call cudaGetLastError) before the next call.
+/// Returns a library's status; the caller must query its description (or call cudaGetLastError) before the next call.
 int leave_library(const char* name, int status);
 void error_fetched();
 cudaError_t last_error(bool clear);
-/// cudaErrorNotReady: no error, but it is what cudaGetLastError returns next.
+/// cudaErrorNotReady: not an error, but cudaGetLastError returns it next.
 cudaError_t not_ready();
 void record_mistake(Kind kind, std::string message);
 /// The failure of a poisoned context, or success.
 cudaError_t sticky_error();
 void set_sticky_error(cudaError_t code);
-/// Counts a launch towards inject_fault; the fault it must raise, or success.
+/// Counts a launch for inject_fault; returns the fault that it must raise, or success.
 cudaError_t fault_of_launch(const std::string& kernel);
-/// The delays in force: seed, longest delay, and a number that grows with every change.
+/// The present delays: seed, longest delay, and a number that grows with every change.
 struct Delays {
     std::uint64_t seed;
     int max_us;
@@ -296,7 +296,7 @@ cudaError_t runtime_call(const char* name, Body&& body) {
 cudnnStatus_t cudnn_status(cudaError_t code);
 cublasStatus_t cublas_status(cudaError_t code);
 
-/// The same for library calls, whose codes `translate` makes from the runtime's.
+/// The same for library calls; `translate` converts the runtime's codes to theirs.
 template <class Status, class Body>
 Status library_call(const char* name, Status (*translate)(cudaError_t), Body&& body) {
     if (const auto early = enter(name, true))

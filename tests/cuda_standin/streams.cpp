@@ -1,4 +1,4 @@
-// Streams: their workers, and the calls on them.
+// Streams: their workers and their API calls.
 #include "lockstep/tests/cuda_standin/state.h"
 
 namespace standin {
@@ -41,7 +41,7 @@ void Stream::enqueue(std::function<void()> task, bool always, bool counts_itself
 
 MarkerPtr Stream::enqueue_marker() {
     auto marker = std::make_shared<Marker>();
-    // Counted before it completes: whoever has waited for the marker finds the stream idle.
+    // Counted before it completes, so that the stream is idle after a wait for the marker.
     enqueue(
         [this, marker] {
             finished_.fetch_add(1, std::memory_order_release);

@@ -1,11 +1,11 @@
-// Benchmark mode on GPUs: cuDNN's ways are tried once, kept and repeated.
+// Benchmark mode on GPUs: cuDNN's algorithms are timed once, stored and reused.
 #include <string>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/tests/cuda_standin/training.h"
-#include "lockstep/tests/parallel/trained_by_trials.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
 
@@ -18,8 +18,8 @@ struct Net {
     Tensor forward(const Tensor& x) const { return second(relu(first(x))); }
 };
 
-struct Training : test::TrainedByTrials<Net> {
-    Training(int gpus, ConvAlgorithm algorithm) : TrainedByTrials(test::gpus(gpus), algorithm) {}
+struct Training : test::BenchmarkedTraining<Net> {
+    Training(int gpus, ConvAlgorithm algorithm) : BenchmarkedTraining(test::gpus(gpus), algorithm) {}
     std::vector<float> after_steps(int count) {
         steps(count, 8);
         return weights();
@@ -28,11 +28,11 @@ struct Training : test::TrainedByTrials<Net> {
 
 }  // namespace
 
-TEST_CASE("cuDNN's ways are tried once, and what was chosen has the same bits on any number of GPUs") {
+TEST_CASE("cuDNN algorithms are tried once, and the choices are bit-identical on any number of GPUs") {
     Training tried(1, ConvAlgorithm::benchmark), by_rule(1, ConvAlgorithm::automatic);
     const std::vector<float> weights = tried.after_steps(3);
     const auto choices = tried.engine().algorithms();
-    // Forward of both, the weights' gradient of both, and that of the second one's input.
+    // Forward of both, the weights' gradient of both, and the input gradient of the second one.
     CHECK(tried.engine().algorithm_trials() == choices.size());
     CHECK(choices.size() <= 5);
     CHECK(choices.size() >= 2);

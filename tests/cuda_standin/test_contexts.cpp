@@ -1,4 +1,4 @@
-// Contexts, the driver's lock and queues that are full: what costs memory or time on a card and no call reports.
+// Contexts, the driver's lock and full queues: memory and time that they cost on a GPU without an error.
 #include <cuda.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@ std::set<int> devices_with_context() {
     return devices;
 }
 
-/// What a host function waits for.
+/// A gate for host functions.
 struct Gate {
     std::atomic<bool> open{false};
     static void wait(void* gate) {
@@ -31,7 +31,7 @@ bool is_done(const std::future<cudaError_t>& call, milliseconds within) {
 
 }  // namespace
 
-TEST_CASE("what asks of devices makes no context") {
+TEST_CASE("device queries create no context") {
     const Fresh fresh(devices(3));
     int number = 0;
     ok(cudaGetDeviceCount(&number));
@@ -48,7 +48,7 @@ TEST_CASE("what asks of devices makes no context") {
     CHECK(contexts().empty());
 }
 
-TEST_CASE("whatever needs a context makes one on the current device") {
+TEST_CASE("calls that need a context create one on the current device") {
     const std::pair<const char*, std::function<void()>> makers[] = {
         {"cudaSetDevice", [] { use(0); }},
         {"cudaFree", [] { ok(cudaFree(nullptr)); }},
@@ -83,7 +83,7 @@ TEST_CASE("whatever needs a context makes one on the current device") {
     CHECK(devices_with_context() == std::set<int>{0, 2, 3});
 }
 
-TEST_CASE("the driver says which devices have a context, and makes none") {
+TEST_CASE("the driver lists the devices that have a context without creating one") {
     const Fresh fresh(devices(2));
     use(1);
     void* found = nullptr;
@@ -105,7 +105,7 @@ TEST_CASE("the driver says which devices have a context, and makes none") {
     CHECK(devices_with_context() == std::set<int>{1});
 }
 
-TEST_CASE("cudaFree holds the driver's lock while it waits: other threads' calls wait for it") {
+TEST_CASE("cudaFree holds the driver's lock while it waits, so calls of other threads wait for it") {
     const Fresh fresh;
     Gate gate;
     const cudaStream_t stream = new_stream();
@@ -124,7 +124,7 @@ TEST_CASE("cudaFree holds the driver's lock while it waits: other threads' calls
     CHECK(asked.get() == cudaSuccess);
     CHECK(freed.get() == cudaSuccess);
 
-    // Waiting for a stream holds nothing.
+    // Waiting for a stream does not hold the lock.
     gate.open = false;
     ok(cudaLaunchHostFunc(stream, Gate::wait, &gate));
     auto synchronized = std::async(std::launch::async, [&] { return cudaStreamSynchronize(stream); });
@@ -134,7 +134,7 @@ TEST_CASE("cudaFree holds the driver's lock while it waits: other threads' calls
     CHECK(synchronized.get() == cudaSuccess);
 }
 
-TEST_CASE("a stream whose queue is full makes the host wait") {
+TEST_CASE("the host waits when a stream's queue is full") {
     Config config = devices(1);
     config.launch_queue = 4;
     const Fresh fresh(config);

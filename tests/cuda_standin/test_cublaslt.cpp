@@ -138,7 +138,7 @@ TEST_CASE("matrix products with epilogues") {
     check({4, 6, 9, false, true, false, 1, CUBLASLT_EPILOGUE_BGRADA, 1, 0});
 }
 
-TEST_CASE("cuBLASLt handles stay on their device, and shapes must agree") {
+TEST_CASE("cuBLASLt handles are bound to their device, and shapes must match") {
     const Fresh fresh;
     use(0);
     cublasLtHandle_t handle = nullptr;
@@ -165,7 +165,7 @@ TEST_CASE("cuBLASLt handles stay on their device, and shapes must agree") {
     ok(cudaStreamSynchronize(first));
 }
 
-TEST_CASE("an algorithm keeps to the alignment and to the kind of card that it was chosen for") {
+TEST_CASE("an algorithm is valid only for the alignment and card model it was chosen for") {
     Config config = devices(3);
     config.devices[1].sm_count = 64;
     config.devices[2].compute_capability = 90;
@@ -211,7 +211,7 @@ TEST_CASE("an algorithm keeps to the alignment and to the kind of card that it w
 
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     ok(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    const cublasLtMatmulAlgo_t unknown = choose();  // of no pointer: any alignment may be taken for granted
+    const cublasLtMatmulAlgo_t unknown = choose();  // selected without a pointer, so it may assume any alignment
     point_bias(data + 17);
     refused(multiply(handle, unknown, data, data + 4, data + 8, stream), Kind::alignment);
     ok(multiply(handle, choose(), data, data + 4, data + 8, stream));

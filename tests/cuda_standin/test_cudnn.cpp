@@ -104,7 +104,7 @@ void check_convolution(const ConvCase& test) {
     const auto with_workspace = [](std::size_t bytes) { return on_device(std::vector<char>(bytes)); };
     std::size_t bytes = 0;
     int count = 0;
-    // Backward first: y still holds what stands for dy.
+    // Backward first: y still has the values used as dy.
     cudnnConvolutionBwdDataAlgoPerf_t data_algos[4];
     ok(cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnn.handle, filter, y.desc, conv, dx.desc, 4, &count, data_algos));
     REQUIRE(count == 2);
@@ -115,7 +115,7 @@ void check_convolution(const ConvCase& test) {
                                     with_workspace(bytes), bytes, &kZero, dx.desc, dx.data));
     ok(cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnn.handle, x.desc, y.desc, conv, filter,
                                                       CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, &bytes));
-    const float half = 0.5F;  // added to half of what was there
+    const float half = 0.5F;  // added to half of the previous values
     ok(cudnnConvolutionBackwardFilter(cudnn.handle, &kOne, x.desc, x.data, y.desc, y.data, conv,
                                       CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, with_workspace(bytes), bytes, &half, filter,
                                       dw.data));
@@ -195,7 +195,7 @@ TEST_CASE("pooling, its gradient, and ReLU") {
     }
 }
 
-TEST_CASE("log-softmax, bias, layout change, reduction") {
+TEST_CASE("log-softmax, bias, layout conversion, reduction") {
     const Fresh fresh;
     const Handle cudnn;
     const Image x(4, 10, 1, 1, false, 1), y(4, 10, 1, 1, false, 2), dy(4, 10, 1, 1, false, 3),
@@ -243,7 +243,7 @@ TEST_CASE("log-softmax, bias, layout change, reduction") {
     CHECK(distance(bias.result(), mean) < 1e-6);
 }
 
-TEST_CASE("sixteen-bit storage rounds to the nearest even") {
+TEST_CASE("16-bit storage rounds to nearest even") {
     const Fresh fresh;
     const Handle cudnn;
     const Image x(1, 1, 1, 4, false, 1);
@@ -265,7 +265,7 @@ TEST_CASE("sixteen-bit storage rounds to the nearest even") {
     }
 }
 
-TEST_CASE("cuDNN handles stay on their device, workspaces are checked, shapes must agree") {
+TEST_CASE("cuDNN handles are bound to their device, workspaces are checked, and shapes must match") {
     const Fresh fresh;
     const Handle cudnn;
     const Image x(1, 2, 4, 4, false, 1), y(1, 2, 4, 4, false, 2), small(1, 2, 3, 4, false, 3);
@@ -301,7 +301,7 @@ TEST_CASE("cuDNN handles stay on their device, workspaces are checked, shapes mu
     CHECK(only_mistake() == Kind::unsupported);
 }
 
-TEST_CASE("an algorithm that does not promise its bits does not keep them") {
+TEST_CASE("a nondeterministic algorithm gives different bits in each run") {
     const Fresh fresh;
     const Handle cudnn;
     const Image x(1, 8, 8, 8, false, 1), y(1, 8, 8, 8, false, 2), w(8, 8, 1, 1, false, 3);
@@ -322,7 +322,7 @@ TEST_CASE("an algorithm that does not promise its bits does not keep them") {
     CHECK(run(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0) != run(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0));
 }
 
-TEST_CASE("what a convolution needs of memory differs between kinds of cards") {
+TEST_CASE("a convolution's workspace size depends on the card model") {
     Config config = devices(3);
     config.devices[1].sm_count = 64;
     config.devices[2].compute_capability = 90;

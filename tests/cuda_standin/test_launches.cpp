@@ -1,4 +1,4 @@
-// How kernels are launched that nvcc compiled: on the stand-in, which checks and counts launches and runs none of them.
+// Launches of kernels compiled by nvcc: on the stand-in, which checks and counts launches without running them.
 #include "lockstep/tests/cuda_standin/launches.h"
 
 #include "lockstep/runtime/error.h"
@@ -26,7 +26,7 @@ std::string thrown_by(const std::function<void()>& call) {
 
 }  // namespace
 
-TEST_CASE("an older error that nobody has read is not taken for one of the launch") {
+TEST_CASE("an earlier unread error is not attributed to the launch") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     const std::function<void()> calls[] = {[&] { launch_elements(stream); },
@@ -37,11 +37,11 @@ TEST_CASE("an older error that nobody has read is not taken for one of the launc
         (void)take_mistakes();
         CHECK(thrown_by(launch).empty());
         CHECK(launches() == 1);
-        CHECK(cudaGetLastError() == cudaErrorInvalidDevice);  // still there for whoever made it
+        CHECK(cudaGetLastError() == cudaErrorInvalidDevice);  // still readable for that program
     }
 }
 
-TEST_CASE("a launch that fails throws its own error, and leaves none behind") {
+TEST_CASE("a failed launch throws its own error and clears it") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     for (const char* call : {"cudaLaunchKernel", "cudaLaunchKernelExC"})
@@ -57,7 +57,7 @@ TEST_CASE("a launch that fails throws its own error, and leaves none behind") {
     CHECK(only_mistake() == Kind::destroyed_handle);
 }
 
-TEST_CASE("reductions of every shape are launched with blocks and grids that CUDA takes") {
+TEST_CASE("reductions of every shape are launched with valid grid and block sizes") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     for (const bool across : {false, true})

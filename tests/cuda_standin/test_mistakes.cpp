@@ -1,4 +1,4 @@
-// Every kind of mistake that the stand-in looks for, planted.
+// Every kind of mistake that the stand-in detects, made deliberately.
 #include <cudnn.h>
 
 #include "lockstep/tests/cuda_standin/fixture.h"
@@ -17,7 +17,7 @@ TEST_CASE("wrong current device") {
     const cudaEvent_t event = new_event(1);
     CHECK(cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle);
     CHECK(only_mistake() == Kind::wrong_device);
-    ok(cudaStreamSynchronize(stream));  // allowed under any device
+    ok(cudaStreamSynchronize(stream));  // allowed with any current device
     ok(cudaMemcpyAsync(data, data, 4, cudaMemcpyDeviceToDevice, stream));
     ok(cudaStreamDestroy(stream));
 }
@@ -74,7 +74,7 @@ TEST_CASE("an event that was never recorded") {
     CHECK(only_mistake() == Kind::event_not_recorded);
 }
 
-TEST_CASE("freed memory") {
+TEST_CASE("use of freed memory") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     char* data = reinterpret_cast<char*>(on_device(std::vector<int>(4)));
@@ -120,7 +120,7 @@ TEST_CASE("destroyed streams, events and descriptors") {
     CHECK(only_mistake() == Kind::destroyed_handle);
 }
 
-TEST_CASE("ranges that leave their block") {
+TEST_CASE("ranges that exceed their block") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     int* data = on_device(std::vector<int>(8));
@@ -137,7 +137,7 @@ TEST_CASE("ranges that leave their block") {
     ok(cudaMemcpy2D(data, 16, host.data(), 8, 8, 2, cudaMemcpyHostToDevice));
 }
 
-TEST_CASE("an error that nobody fetched") {
+TEST_CASE("an error that is never fetched") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     inject_failure("cudaStreamSynchronize", 1, cudaErrorLaunchFailure);
@@ -149,7 +149,7 @@ TEST_CASE("an error that nobody fetched") {
     CHECK(made[0].message.find("cudaStreamSynchronize returned cudaErrorLaunchFailure") == 0);
 
     inject_failure("cudaStreamSynchronize", 1, cudaErrorLaunchFailure);
-    (void)cudaStreamSynchronize(stream);  // the last call of all: found at the end
+    (void)cudaStreamSynchronize(stream);  // the last call: detected at the end
     CHECK(take_mistakes().at(0).kind == Kind::ignored_error);
 
     cudnnHandle_t handle = nullptr;
@@ -159,7 +159,7 @@ TEST_CASE("an error that nobody fetched") {
     CHECK(take_mistakes().empty());
 }
 
-TEST_CASE("arguments that CUDA refuses") {
+TEST_CASE("arguments that CUDA rejects") {
     const Fresh fresh;
     CHECK(cudaSetDevice(2) == cudaErrorInvalidDevice);
     CHECK(only_mistake() == Kind::invalid_argument);
@@ -181,7 +181,7 @@ TEST_CASE("arguments that CUDA refuses") {
     CHECK(only_mistake() == Kind::invalid_argument);
 }
 
-TEST_CASE("CUDA called from a host function") {
+TEST_CASE("CUDA calls from a host function") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     cudaError_t status = cudaSuccess;

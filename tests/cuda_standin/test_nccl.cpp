@@ -1,4 +1,4 @@
-// The NCCL stand-in's operations, on ranks that are processes.
+// Operations of the NCCL stand-in, on ranks that are processes.
 #include <cmath>
 #include <cstring>
 
@@ -114,7 +114,7 @@ void check_type(Rank& self, const Type& type, std::size_t count) {
     self.ok(ncclAllGather(in, out, count, type.type, self.comm, self.stream), "ncclAllGather");
     compare(out, count * size, 0, "ncclAllGather",
             [&](std::size_t i) { return value_of(static_cast<int>(i / count), i % count); });
-    // In place, as NCCL means it.
+    // In place, with NCCL's convention.
     self.ok(ncclReduceScatter(in, in + rank * bytes, count, type.type, ncclSum, self.comm, self.stream), "in place");
     compare(in + rank * bytes, count, 0, "in place",
             [&](std::size_t i) { return reduced(type, ncclSum, self.size, rank * count + i); });
@@ -124,7 +124,7 @@ void check_type(Rank& self, const Type& type, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("every operation, type and operator against plain loops") {
+TEST_CASE("every operation, type and operator agrees with plain loops") {
     for (const int size : {1, 2, 3})
         CHECK(on_ranks(size, true, [](Rank& self) {
                   set_delays(static_cast<std::uint64_t>(self.rank), 100);
@@ -134,11 +134,11 @@ TEST_CASE("every operation, type and operator against plain loops") {
                   int count = 0, rank = -1;
                   self.ok(ncclCommCount(self.comm, &count), "ncclCommCount");
                   self.ok(ncclCommUserRank(self.comm, &rank), "ncclCommUserRank");
-                  self.expect(count == self.size && rank == self.rank, "what the communicator knows");
+                  self.expect(count == self.size && rank == self.rank, "number of ranks and own rank");
               }) == "");
 }
 
-TEST_CASE("every rank gets the same bits") {
+TEST_CASE("all ranks get the same bits") {
     CHECK(on_ranks(3, true, [](Rank& self) {
               constexpr std::size_t kCount = 1000;
               std::vector<char> values(kCount * 4);
@@ -154,7 +154,7 @@ TEST_CASE("every rank gets the same bits") {
           }) == "");
 }
 
-TEST_CASE("everyone sends to everyone in a group, on two streams, more than the links hold") {
+TEST_CASE("all ranks send to all ranks in a group, on two streams, with more data than the links hold") {
     CHECK(on_ranks(3, true, [](Rank& self) {
               // From `from` to `to`; nothing from 2 to 1.
               const auto bytes = [](int from, int to) -> std::size_t {
@@ -178,13 +178,13 @@ TEST_CASE("everyone sends to everyone in a group, on two streams, more than the 
                   auto wanted = std::vector<char>(500000, 99);
                   std::fill_n(wanted.begin(), bytes(peer, self.rank), static_cast<char>(10 * peer + self.rank));
                   self.expect(self.host(out[static_cast<std::size_t>(peer)], wanted.size()) == wanted,
-                              "what came from " + std::to_string(peer));
+                              "the bytes received from " + std::to_string(peer));
               }
               self.expect(counters().devices[0].launches["ncclSend"] == 3, "launches are counted");
           }) == "");
 }
 
-TEST_CASE("a sum comes after a copy that an event orders, and one operation after another on its own stream") {
+TEST_CASE("a sum runs after a copy that an event orders, and operations of a stream run in order") {
     CHECK(on_ranks(2, true, [](Rank& self) {
               set_delays(static_cast<std::uint64_t>(self.rank) + 5, 20000);
               cudaStream_t copies = nullptr;

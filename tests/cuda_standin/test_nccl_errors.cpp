@@ -1,4 +1,4 @@
-// The NCCL stand-in when something goes wrong: ranks that never come or die, and wrong use.
+// Errors of the NCCL stand-in: ranks that never connect or die, and wrong use.
 #include <array>
 
 #include "lockstep/tests/cuda_standin/nccl_ranks.h"
@@ -7,7 +7,7 @@ using namespace standin;
 
 using Clock = std::chrono::steady_clock;
 
-TEST_CASE("abort ends what waits for a rank that never comes") {
+TEST_CASE("abort ends an operation that waits for an absent rank") {
     CHECK(on_ranks(2, true, [](Rank& self) {
               if (self.rank == 0) {
                   char* data = self.device(std::vector<char>(4000000));
@@ -24,7 +24,7 @@ TEST_CASE("abort ends what waits for a rank that never comes") {
           }) == "");
 }
 
-TEST_CASE("abort waits for all that a stream does before the last operation, host functions too") {
+TEST_CASE("abort waits for all work before the last operation of a stream, including host functions") {
     CHECK(on_ranks(2, true, [](Rank& self) {
               if (self.rank == 0) {
                   std::atomic<bool> open{false};
@@ -70,7 +70,7 @@ TEST_CASE("a communicator is used by one thread at a time") {
           }) == "");
 }
 
-TEST_CASE("a full queue: who does not block goes on, and the operation starts when there is room") {
+TEST_CASE("a non-blocking call on a full queue returns, and the operation starts when there is room") {
     Config config = devices(1);
     config.launch_queue = 2;
     CHECK(on_ranks(1, false, [&](Rank& self) {
@@ -99,7 +99,7 @@ TEST_CASE("a full queue: who does not block goes on, and the operation starts wh
           }) == "");
 }
 
-TEST_CASE("a communicator that does not block") {
+TEST_CASE("a non-blocking communicator") {
     CHECK(on_ranks(2, false, [](Rank& self) {
               ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
               config.blocking = 0;
@@ -110,10 +110,10 @@ TEST_CASE("a communicator that does not block") {
               const auto settled = [&] {
                   do self.ok(ncclCommGetAsyncError(self.comm, &status), "ncclCommGetAsyncError");
                   while (status == ncclInProgress);
-                  self.ok(status, "what ncclCommGetAsyncError says");
+                  self.ok(status, "result of ncclCommGetAsyncError");
               };
               char* data = self.device(std::vector<char>(4));
-              if (self.rank == 0) {  // nobody else comes
+              if (self.rank == 0) {  // no other rank connects
                   ncclUniqueId lonely;
                   self.ok(ncclGetUniqueId(&lonely), "ncclGetUniqueId");
                   begin_init(lonely);
@@ -154,7 +154,7 @@ TEST_CASE("a killed rank is a remote error, and the operation waits until abort"
     CHECK(wrong == "rank 1: ended by signal 9\n");
 }
 
-TEST_CASE("a poisoned context ends an operation that waits, and abort still frees the communicator") {
+TEST_CASE("a lost context ends a waiting operation, and abort still frees the communicator") {
     CHECK(on_ranks(2, true, [](Rank& self) {
               if (self.rank == 0) {
                   char* data = self.device(std::vector<char>(4));
@@ -171,14 +171,14 @@ TEST_CASE("a poisoned context ends an operation that waits, and abort still free
                   self.expect(ncclCommAbort(self.comm) == ncclUnhandledCudaError, "ncclCommAbort");
                   self.comm = nullptr;
                   (void)ncclGetLastError(nullptr);
-                  self.expect(counters().live_communicators == 0, "a communicator is left");
+                  self.expect(counters().live_communicators == 0, "a communicator was not destroyed");
                   reset();
               }
               self.all_arrive(1);
           }) == "");
 }
 
-TEST_CASE("wrong use is refused") {
+TEST_CASE("invalid use is rejected") {
     CHECK(
         on_ranks(1, true, [](Rank& self) {
             char* data = self.device(std::vector<char>(64));
@@ -220,13 +220,13 @@ TEST_CASE("wrong use is refused") {
             self.refused(ncclAllReduce(data, data, 8, ncclInt8, ncclSum, self.comm, foreign), ncclInvalidUsage,
                          Kind::wrong_device, "another device's stream");
 
-            // A group with a mistake does nothing at all.
+            // A group with a mistake has no effect at all.
             self.ok(ncclGroupStart(), "ncclGroupStart");
             self.ok(self.sum(data, data, 8), "ncclAllReduce");
             self.refused(self.sum(data, nullptr, 8), ncclInvalidArgument, Kind::invalid_argument, "in a group");
-            self.expect(ncclGroupEnd() == ncclInvalidArgument, "the group fails, too");
+            self.expect(ncclGroupEnd() == ncclInvalidArgument, "the group also fails");
             self.expect(cudaStreamQuery(self.stream) == cudaSuccess, "the stream of a group that failed");
-            self.expect(take_mistakes().empty(), "the group's error, fetched where its cause was told");
+            self.expect(take_mistakes().empty(), "the group's error, fetched with its cause");
             self.expect(counters().devices[0].launches.empty(), "nothing was launched");
 
             inject_failure("ncclAllReduce", 1, ncclSystemError);
@@ -242,7 +242,7 @@ TEST_CASE("wrong use is refused") {
         }) == "");
 }
 
-TEST_CASE("ranks that disagree, share a GPU or take one place") {
+TEST_CASE("ranks that disagree, share a GPU or have the same number") {
     CHECK(on_ranks(2, true, [](Rank& self) {
               char* data = self.device(std::vector<char>(64));
               self.ok(self.rank == 0 ? ncclSend(data, 4, ncclInt8, 1, self.comm, self.stream)

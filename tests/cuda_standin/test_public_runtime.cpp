@@ -1,4 +1,4 @@
-// Streams, events, copies and memory of CUDA devices through the public headers, on the stand-in and on cards.
+// Streams, events, copies and memory of CUDA devices through the public headers, on the stand-in and on GPUs.
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -65,7 +65,7 @@ TEST_CASE("events order streams of two GPUs and measure time") {
     CHECK(output[99] == 0x7f7f7f7f);
 }
 
-TEST_CASE("pitched copies: host to GPU, GPU to GPU, GPU to host") {
+TEST_CASE("pitched copies from host to GPU, GPU to GPU and GPU to host") {
     const Checked checked;
     Stream &first = Stream::of(gpu0), &second = Stream::of(gpu1);
     const auto a = Buffer::allocate(first, 4 * 32, "a"), b = Buffer::allocate(second, 4 * 20, "b");
@@ -80,20 +80,20 @@ TEST_CASE("pitched copies: host to GPU, GPU to GPU, GPU to host") {
         for (std::size_t column = 0; column < 3; ++column)
             CHECK(output[row * 3 + column] == input[row * 6 + column + 2]);
     CHECK_THROWS_AS(first.copy_2d(a->data(), 8, gpu0, input.data(), 24, host, 24, 2), InvalidArgument);
-    CHECK_THROWS_AS(first.copy(b->data(), gpu1, input.data(), host, 4), InvalidArgument);  // another GPU's business
+    CHECK_THROWS_AS(first.copy(b->data(), gpu1, input.data(), host, 4), InvalidArgument);  // for another GPU
 }
 
-TEST_CASE("work that touches another GPU's memory undeclared is refused before CUDA sees it") {
+TEST_CASE("undeclared access to another GPU's memory is rejected before CUDA gets the work") {
     const Checked checked;
     Stream& first = Stream::of(gpu0);
     const auto b = Buffer::allocate(Stream::of(gpu1), 64, "b");
     const Access writes[] = {{b->data(), 64, gpu1, Access::Mode::write}};
     bool ran = false;
-    CHECK_THROWS_AS(first.run("write", writes, [&](const Launch&) { ran = true; }), InvalidArgument);
+    CHECK_THROWS_AS(first.run("write", writes, [&](const ExecContext&) { ran = true; }), InvalidArgument);
     CHECK_FALSE(ran);
 }
 
-TEST_CASE("memory: statistics, cache, limit, and what is missing when it is gone") {
+TEST_CASE("memory statistics, cache, limit, and errors when memory runs out") {
     const Checked checked;
     Stream& stream = Stream::of(gpu1);
     release_cached_memory(gpu1);
@@ -130,7 +130,7 @@ TEST_CASE("memory: statistics, cache, limit, and what is missing when it is gone
     CHECK(message(2048).empty());
 }
 
-TEST_CASE("tensors go to GPUs, between them and back, strided ones too") {
+TEST_CASE("tensors are copied to GPUs, between them and back, including strided ones") {
     const Checked checked;
     manual_seed(2);
     const Tensor x = Tensor::rand({5, 7});
@@ -142,7 +142,7 @@ TEST_CASE("tensors go to GPUs, between them and back, strided ones too") {
     CHECK_THROWS_AS(require_visible(Device::cuda(device_count(DeviceKind::cuda))), InvalidArgument);
 }
 
-TEST_CASE("a tensor goes from GPU to GPU while both work, and its gradient comes back") {
+TEST_CASE("a tensor moves between GPUs while both compute, and its gradient is returned") {
     const Checked checked;
     const Tensor x = Tensor::full({1000}, 3, DType::f32, gpu0).requires_grad_();
     for (int round = 0; round < 20; ++round) {

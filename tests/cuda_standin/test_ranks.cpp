@@ -8,10 +8,10 @@
 #include "lockstep/tests/parallel/comm/group_exercise.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 using Lines = std::vector<std::string>;
 
-TEST_CASE("every operation on tensors of a GPU, contiguous and strided, blocking or not") {
+TEST_CASE("every operation on GPU tensors, contiguous and strided, blocking and non-blocking") {
     for (const std::string& backend : backends_here(2))
         for (const int delay_us : {0, 100}) {
             INFO(backend << ", delays " << delay_us);
@@ -25,13 +25,13 @@ TEST_CASE("every operation on tensors of a GPU, contiguous and strided, blocking
         }
 }
 
-TEST_CASE("an operation comes after what the GPU was given, and what the GPU is given next sees it") {
+TEST_CASE("an operation runs after earlier work of the GPU, and later work sees its result") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               test::set_delays(7, 2000);
               const Tensor x = Tensor::zeros({1000}, DType::f32, Device::cuda(0));
               x.fill_(group.rank() + 1);
               const ProcessGroup::Work work = group.all_reduce_async(x);
-              const Tensor apart = Tensor::full({1000}, 1, DType::f32, Device::cuda(0)) * 5;  // while it is under way
+              const Tensor apart = Tensor::full({1000}, 1, DType::f32, Device::cuda(0)) * 5;  // while it is in flight
               work.wait();
               const Tensor both = x + apart;
               return both.to_vector<float>() == std::vector<float>(1000, 8) ? Lines() : Lines{"wrong values"};

@@ -1,12 +1,12 @@
-// What ranks ask of CUDA, and what they make of refusals: on the stand-in, which counts and refuses.
+// CUDA calls of ranks, and their handling of errors: on the stand-in, which counts and rejects calls.
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
-TEST_CASE("a tensor that cannot be reached: all ranks hear of it at once") {
+TEST_CASE("all ranks fail at once if a tensor cannot be read") {
     const std::string found = on_gpus("shm", 2, [](ProcessGroup& group) {
         const Tensor x = Tensor::full({1000}, 1, DType::f32, Device::cuda(0));
         Stream::of(Device::cuda(0)).synchronize();

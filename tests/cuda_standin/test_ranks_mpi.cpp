@@ -1,19 +1,20 @@
-// The mpi backend on tensors of GPUs: through pinned memory, or by MPI itself where it takes their memory.
+// The mpi backend on tensors of GPUs: through pinned memory, or directly if MPI supports their memory.
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/child_process.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using lockstep::test::TemporaryDirectory;
 
 namespace {
 
-/// Two ranks, which leave what they found in `place`. Returns mpirun's exit status.
+/// Runs two ranks, which write their findings to `place`. Returns mpirun's exit status.
 int run_ranks(const TemporaryDirectory& place, const char* cuda_aware) {
     const std::string here = place.path().string();
     return lockstep::test::run_child(
         {.command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
                      "--timeout", "200", "-n", "2", MPI_GPU_RANK, here},
-         // MPI's files are in the folder, too; MPI leaks memory at its end.
+         // MPI writes its files to this folder; it leaks memory at exit.
          .environment = {{"TMPDIR", here},
                          {"OMPI_MCA_btl_vader_backing_directory", here},
                          {"LOCKSTEP_MPI_CUDA_AWARE", cuda_aware},
@@ -23,7 +24,7 @@ int run_ranks(const TemporaryDirectory& place, const char* cuda_aware) {
 
 }  // namespace
 
-TEST_CASE("every operation on GPUs and training under mpirun, by an MPI that knows GPUs and by one that does not") {
+TEST_CASE("every operation on GPUs and training under mpirun, with and without a CUDA-aware MPI") {
     for (const char* cuda_aware : {"0", "1"}) {
         const TemporaryDirectory place;
         INFO("CUDA-aware " << cuda_aware);
@@ -33,7 +34,7 @@ TEST_CASE("every operation on GPUs and training under mpirun, by an MPI that kno
     }
 }
 
-TEST_CASE("what MPI can do is 0 or 1") {
+TEST_CASE("LOCKSTEP_MPI_CUDA_AWARE is 0 or 1") {
     const TemporaryDirectory place;
     CHECK(run_ranks(place, "yes") != 0);
     CHECK_THAT(lockstep::test::get_bytes(place / "rank0"),

@@ -1,14 +1,16 @@
-// The nccl backend: who may share a GPU, and how what cannot be finished ends.
+// The nccl backend: sharing of GPUs, and termination of operations that cannot finish.
 #include <atomic>
 #include <csignal>
 #include <thread>
 
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
-#include "lockstep/tests/patience.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 using std::chrono::seconds;
 
 namespace {
@@ -17,7 +19,7 @@ Tensor on_gpu(float value, std::int64_t elements = 1000) {
     return Tensor::full({elements}, value, DType::f32, Device::cuda(0));
 }
 
-/// What is missing in the CommunicationError that `call` throws.
+/// Words that are missing in the CommunicationError that `call` throws.
 template <class Call>
 Lines lost_with(const std::vector<std::string>& words, Call&& call) {
     const std::string message = lost(call);
@@ -27,7 +29,7 @@ Lines lost_with(const std::vector<std::string>& words, Call&& call) {
     return lines;
 }
 
-/// Streams that take few tasks, for the processes that start meanwhile.
+/// Streams with short queues, for the processes that start meanwhile.
 struct ShortQueues {
     explicit ShortQueues(int tasks) { ::setenv("LOCKSTEP_STANDIN_LAUNCH_QUEUE", std::to_string(tasks).c_str(), 1); }
     ~ShortQueues() { ::unsetenv("LOCKSTEP_STANDIN_LAUNCH_QUEUE"); }
@@ -35,12 +37,13 @@ struct ShortQueues {
     ShortQueues& operator=(const ShortQueues&) = delete;
 };
 
-/// Trains; the last rank is killed before step 4. What the others say is wrong; `meanwhile` is called after every step.
+/// Trains; the last rank is killed before step 4. Returns the errors in the other ranks' messages. Calls `meanwhile`
+/// after every step.
 template <class Meanwhile>
 Lines train_until_a_rank_dies(ProcessGroup& group, Meanwhile&& meanwhile) {
     const Images images(16);
     Rank<test::Small> rank(group, {.shards = 4, .bucket_bytes = 8192});
-    return lost_with({"of 2: "}, [&] {
+    return lost_with({" of 2: "}, [&] {
         for (int i = 0; i < 40; ++i) {
             if (i == 4 && group.rank() + 1 == group.size()) {
                 rank.model.synchronize();
@@ -55,7 +58,7 @@ Lines train_until_a_rank_dies(ProcessGroup& group, Meanwhile&& meanwhile) {
 
 }  // namespace
 
-TEST_CASE("two ranks on one GPU are refused, with both named") {
+TEST_CASE("two ranks on one GPU are rejected with an error that names both") {
     const std::string found = on_gpus({.backend = "nccl", .size = 3, .share = true}, [](ProcessGroup& group) {
         return lost_with(
             {"ranks 0 and 1 share one GPU (" + device_info(Device::cuda(0)).bus_id + ")", "use one GPU per rank"},
@@ -64,7 +67,7 @@ TEST_CASE("two ranks on one GPU are refused, with both named") {
     CHECK(found == "");
 }
 
-TEST_CASE("a rank that does not come: the others' GPUs go on at the deadline, with an error") {
+TEST_CASE("if a rank is missing, the other ranks' GPUs continue at the deadline with an error") {
     if (!has_gpus(2, "nccl")) return;
     const Shared<std::atomic<bool>> heard;
     CHECK(on_gpus({.backend = "nccl", .timeout = seconds(5)}, [&](ProcessGroup& group) {
@@ -80,7 +83,7 @@ TEST_CASE("a rank that does not come: the others' GPUs go on at the deadline, wi
           }) == "");
 }
 
-TEST_CASE("ranks that call different things, one of them on its GPU") {
+TEST_CASE("ranks that call different operations, one of them on its GPU") {
     if (!has_gpus(2, "nccl")) return;
     ::setenv("LOCKSTEP_DEBUG", "detail", 1);
     const std::string found = on_gpus("nccl", 2, [](ProcessGroup& group) {
@@ -94,12 +97,12 @@ TEST_CASE("ranks that call different things, one of them on its GPU") {
     CHECK(found == "");
 }
 
-TEST_CASE("a rank that stops in the middle of training: no step is half taken") {
+TEST_CASE("no step is partially applied if a rank stops during training") {
     if (!has_gpus(2, "nccl")) return;
     const Shared<std::atomic<bool>> heard;
     const std::string found = on_gpus({.backend = "nccl", .timeout = seconds(5)}, [&](ProcessGroup& group) {
         const Images images(16);
-        Rank<test::Small> rank(group, {.shards = 2});  // of one bucket
+        Rank<test::Small> rank(group, {.shards = 2});  // one bucket
         const auto steps = [&] {
             for (int i = 0; i < 10; ++i) {
                 if (i == 4 && group.rank() == 1) {
@@ -116,13 +119,14 @@ TEST_CASE("a rank that stops in the middle of training: no step is half taken") 
         Trained<test::Small> alone(gpus(1), {.shards = 2});
         for (int i = 0; i < 4; ++i) alone.step(images, 0, 16);
         alone.model.synchronize();
-        if (test::values_of(rank.model.module()) != alone.values()) lines.push_back("other weights than after 4 steps");
+        if (test::values_of(rank.model.module()) != alone.values())
+            lines.push_back("the weights are not those after 4 steps");
         return lines;
     });
     CHECK(found == "");
 }
 
-TEST_CASE("training over nccl with queues that are always full: what the GPUs wait for does not wait for the host") {
+TEST_CASE("training over nccl with full queues: work that GPUs wait for does not wait for the host") {
     if (!has_gpus(2, "nccl")) return;
     const ShortQueues few(6);
     CHECK(on_gpus({.backend = "nccl"}, [](ProcessGroup& group) {
@@ -130,7 +134,7 @@ TEST_CASE("training over nccl with queues that are always full: what the GPUs wa
           }) == "");
 }
 
-TEST_CASE("a rank that dies: the others' GPUs go on, and their hosts say so") {
+TEST_CASE("if a rank dies, the other ranks' GPUs continue and their hosts report it") {
     if (!has_gpus(2, "nccl")) return;
     const GpuRanks start{.backend = "nccl"};
     const std::string killed = "rank 1: ended by signal 9\n";
@@ -143,7 +147,7 @@ TEST_CASE("a rank that dies: the others' GPUs go on, and their hosts say so") {
         const ShortQueues few(6);
         CHECK(on_gpus(start, [](ProcessGroup& group) { return train_until_a_rank_dies(group, [] {}); }) == killed);
     }
-    // The host gives memory back, for which CUDA waits until the GPU has nothing left to do.
+    // The host frees memory, for which CUDA waits until the GPU is idle.
     CHECK(on_gpus(start, [](ProcessGroup& group) {
               return train_until_a_rank_dies(group, [] {
                   (void)Tensor::zeros({10000}, DType::f32, Device::cuda(0));
@@ -156,7 +160,7 @@ TEST_CASE("a rank that dies: the others' GPUs go on, and their hosts say so") {
                   const Tensor x = on_gpu(1);
                   return lost_with({"rank 0 of 2: all_reduce number "}, [&] {
                       for (int i = 0; i < 4; ++i) group.all_reduce(x);
-                      if (group.rank() == 1) ::raise(SIGKILL);  // with operations of its own still on their way
+                      if (group.rank() == 1) ::raise(SIGKILL);  // with its own operations still in flight
                       group.all_reduce(x);
                   });
               }) == killed);

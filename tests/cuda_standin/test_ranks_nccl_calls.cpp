@@ -1,11 +1,11 @@
-// What the nccl backend asks of NCCL and CUDA, counted by the stand-in: whose memory moves where.
+// NCCL and CUDA calls of the nccl backend, counted by the stand-in: memory moved between devices.
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
-TEST_CASE("nccl moves what lies on GPUs, without the host; the host's own memory goes through it") {
+TEST_CASE("nccl transfers GPU memory without the host and copies host memory through the GPU") {
     CHECK(on_gpus("nccl", 2, [](ProcessGroup& group) {
               const Tensor x = Tensor::full({1000}, 1, DType::f32, Device::cuda(0)), host = Tensor::full({1000}, 2);
               Stream::of(Device::cuda(0)).synchronize();
@@ -24,7 +24,7 @@ TEST_CASE("nccl moves what lies on GPUs, without the host; the host's own memory
           }) == "");
 }
 
-TEST_CASE("training over nccl: gradients never come to the host") {
+TEST_CASE("training over nccl never copies gradients to the host") {
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::fast})
         CHECK(on_gpus("nccl", 2, [&](ProcessGroup& group) {
                   const Images images(16);
@@ -37,9 +37,9 @@ TEST_CASE("training over nccl: gradients never come to the host") {
                   const standin::Counters moved = standin::counters();
                   const auto to_host = moved.pairs.find({0, standin::kHost});
                   Lines lines;
-                  // Fingerprints and status words only; the gradients have 86 kB.
+                  // Only fingerprints and status words; the gradients have 86 kB.
                   if (to_host != moved.pairs.end() && to_host->second.bytes > 2000)
-                      lines.push_back(std::to_string(to_host->second.bytes) + " bytes came to the host");
+                      lines.push_back(std::to_string(to_host->second.bytes) + " bytes were copied to the host");
                   const auto& launches = moved.devices[0].launches;
                   if (launches.count(reduction == ReductionMode::fast ? "ncclAllReduce" : "ncclAllGather") == 0)
                       lines.push_back("NCCL was not called");

@@ -1,5 +1,5 @@
-// DistributedDataParallel on GPUs: collectives go through pinned memory, with the bits of one process, and
-// whatever stops a rank stops all of them.
+// DistributedDataParallel on GPUs: collectives use pinned memory and give the same bits, and an error that stops one
+// rank stops all of them.
 #include <csignal>
 #include <optional>
 #include <stdexcept>
@@ -11,9 +11,9 @@
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
-TEST_CASE("ranks with a GPU each train to the bits of one process") {
+TEST_CASE("ranks with one GPU each train bit-identically to one process") {
     for (const int ranks : {1, 2, 3})
         for (const std::string& backend : backends_here(ranks))
             for (const int delay_us : {0, 150}) {
@@ -30,7 +30,7 @@ TEST_CASE("ranks with a GPU each train to the bits of one process") {
             }
 }
 
-TEST_CASE("ranks with a GPU each take a step in microbatches, with the bits of one process") {
+TEST_CASE("ranks with one GPU each and microbatches train bit-identically to one process") {
     const StepOptions how{.accumulation_steps = 2};
     for (const int ranks : {2, 3})
         for (const std::string& backend : backends_here(ranks))
@@ -42,7 +42,7 @@ TEST_CASE("ranks with a GPU each take a step in microbatches, with the bits of o
                   }) == "");
 }
 
-TEST_CASE("other shards give other bits: the comparison can fail") {
+TEST_CASE("ranks with another number of shards give other bits, so the comparison can fail") {
     const std::string found = on_gpus("shm", 2, [](ProcessGroup& group) {
         Rank<test::Small> rank(group, {.shards = 7});
         rank.run(2);
@@ -53,7 +53,7 @@ TEST_CASE("other shards give other bits: the comparison can fail") {
     CHECK(found == "");
 }
 
-TEST_CASE("the backend's own sum and communication hooks: of two numbers there is one sum") {
+TEST_CASE("the backend's all-reduce and communication hooks are exact for two summands") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               return same_bits<test::Normed>(group,
                                              {.shards = 2, .reduction = ReductionMode::fast, .bucket_bytes = 40000});
@@ -90,7 +90,7 @@ TEST_CASE("the manual step leaves the mean of the ranks' gradients") {
           }) == "");
 }
 
-TEST_CASE("no_sync: gradients stay in their process until the next backward outside") {
+TEST_CASE("no_sync: gradients stay on the rank's GPU until the next backward outside it") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               Rank<test::Dense> rank(group, {.shards = 2});
               manual_seed(3);
@@ -130,7 +130,7 @@ struct TwoHeads {
 
 }  // namespace
 
-TEST_CASE("what only some ranks use gets zeros from the others, and what none uses is left alone") {
+TEST_CASE("parameters unused on some ranks get zeros from these, and entirely unused ones are unchanged") {
     for (const std::string& backend : backends_here(2)) {
         INFO(backend);
         CHECK(on_gpus(backend, 2, [](ProcessGroup& group) {
@@ -163,14 +163,15 @@ TEST_CASE("what only some ranks use gets zeros from the others, and what none us
                   for (std::size_t p = 0; p < expected.size(); ++p)
                       for (std::size_t i = 0; i < expected[p].size(); ++i)
                           if (found[p][i] != Approx(expected[p][i]).epsilon(1e-4).margin(1e-5))
-                              return Lines{"other weights in parameter " + std::to_string(p)};
-                  return model.module().never.weight.tensor().grad().defined() ? Lines{"never used, and a gradient"}
-                                                                               : Lines();
+                              return Lines{"different weights in parameter " + std::to_string(p)};
+                  return model.module().never.weight.tensor().grad().defined()
+                             ? Lines{"an unused parameter has a gradient"}
+                             : Lines();
               }) == "");
     }
 }
 
-TEST_CASE("a step that one rank must refuse is refused on all, and training goes on") {
+TEST_CASE("a step that one GPU's rank must refuse is refused on all ranks, and training continues") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               const Images images(16);
               Rank<test::Small> rank(group, {.shards = 8});
@@ -189,12 +190,13 @@ TEST_CASE("a step that one rank must refuse is refused on all, and training goes
               alone.model.synchronize();
               Lines lines;
               if (!refused) lines.push_back("the step was not refused");
-              if (test::values_of(rank.model.module()) != alone.values()) lines.push_back("it has changed the weights");
+              if (test::values_of(rank.model.module()) != alone.values())
+                  lines.push_back("the refused step changed the weights");
               return lines;
           }) == "");
 }
 
-TEST_CASE("what one rank wants stops all before the same step, though nobody waits for GPUs") {
+TEST_CASE("a stop on one rank stops all ranks before the same step without waiting for GPUs") {
     for (const std::string& backend : backends_here(3)) {
         INFO(backend);
         CHECK(on_gpus(backend, 3, [](ProcessGroup& group) {
@@ -205,7 +207,7 @@ TEST_CASE("what one rank wants stops all before the same step, though nobody wai
                   for (int round = 0; round < 3; ++round) {
                       int steps = 0;
                       std::optional<int> why;
-                      while (!(why = rank.model.engine().stop_before_step(
+                      while (!(why = rank.model.engine().poll_stop(
                                    group.rank() == round && steps >= 4 ? std::optional<int>(15) : std::nullopt)) &&
                              steps < 50) {
                           rank.step(images, 0, 16);
@@ -219,17 +221,17 @@ TEST_CASE("what one rank wants stops all before the same step, though nobody wai
     }
 }
 
-TEST_CASE("a rank that is killed: the others hear of it at once, and no step is half taken") {
+TEST_CASE("if a rank is killed, the others fail at once and no step is partially committed") {
     for (const std::string& backend : backends_here(3)) {
         INFO(backend);
         const std::string found = on_gpus(backend, 3, [&](ProcessGroup& group) {
             const Images images(16);
-            Rank<test::Small> rank(group, {.shards = 6});  // of one bucket
+            Rank<test::Small> rank(group, {.shards = 6});  // one bucket
             const auto steps = [&] {
                 for (int i = 0; i < 20; ++i) {
                     if (i == 7) {
                         rank.model.synchronize();
-                        rank.model.engine().sum_over_ranks(i);  // until all have taken 7 steps
+                        rank.model.engine().sum_over_ranks(i);  // until all have finished 7 steps
                         if (group.rank() == 1) ::raise(SIGKILL);
                     }
                     rank.step(images, 0, 16);
@@ -238,22 +240,22 @@ TEST_CASE("a rank that is killed: the others hear of it at once, and no step is 
             };
             Lines lines;
             const std::string message = lost(steps);
-            if (!contains(message, "of 3: ")) lines.push_back(message);
+            if (!contains(message, " of 3: ")) lines.push_back(message);
             if (contains(message, "committed")) lines.push_back("committed in part: " + message);
             Trained<test::Small> alone(gpus(1), {.shards = 6});
             for (int i = 0; i < 7; ++i) alone.step(images, 0, 16);
             alone.model.synchronize();
             if (test::values_of(rank.model.module()) != alone.values())
-                lines.push_back("other weights than after 7 steps");
+                lines.push_back("the weights are not those after 7 steps");
             const std::string again = lost(steps);
-            if (!contains(again, "of 3: ")) lines.push_back("again: " + again);
+            if (!contains(again, " of 3: ")) lines.push_back("again: " + again);
             return lines;
         });
         CHECK(found == "rank 1: ended by signal 9\n");
     }
 }
 
-TEST_CASE("a bucket that fails is not committed, nor what comes after it") {
+TEST_CASE("neither a failed bucket nor later buckets are committed") {
     for (const int bad : {0, 1}) {
         INFO("bucket " << bad);
         CHECK(on_gpus("shm", 2, [&](ProcessGroup& group) {
@@ -263,7 +265,7 @@ TEST_CASE("a bucket that fails is not committed, nor what comes after it") {
                                                 [&, step = 0](const GradientBucket& bucket, ProcessGroup& own) mutable {
                                                     step += bucket.index() == 0 ? 1 : 0;
                                                     if (step == 3 && bucket.index() == bad && own.rank() == 1)
-                                                        throw std::runtime_error("the hook is unwell");
+                                                        throw std::runtime_error("the hook failed");
                                                     own.all_reduce(bucket.buffer());
                                                     return bucket.buffer();
                                                 });
@@ -274,18 +276,18 @@ TEST_CASE("a bucket that fails is not committed, nor what comes after it") {
                   for (int i = 0; i < 2; ++i) alone.step(images, 0, 16);
                   alone.model.synchronize();
                   Lines lines;
-                  if (!contains(message, "the hook is unwell")) lines.push_back(message);
-                  // Of several buckets the first one is updated while the second one is brought together.
+                  if (!contains(message, "the hook failed")) lines.push_back(message);
+                  // With several buckets, the first one is updated while the second one is reduced.
                   if (contains(message, "was committed") != (bad > 0))
                       lines.push_back("bucket " + std::to_string(bad) + ": " + message);
                   if (bad == 0 && test::values_of(rank.model.module()) != alone.values())
-                      lines.push_back("other weights than after two steps");
+                      lines.push_back("the weights are not those after two steps");
                   return lines;
               }) == "");
     }
 }
 
-TEST_CASE("a GPU that is lost ends the training on all ranks") {
+TEST_CASE("a lost GPU ends training on all ranks") {
     const std::string found = on_gpus("shm", 2, [](ProcessGroup& group) {
         const Images images(16);
         Rank<test::Small> rank(group, {.shards = 2});

@@ -1,4 +1,4 @@
-// The stand-in does what a CUDA runtime does: devices, copies, order, memory, failures.
+// The stand-in behaves like a CUDA runtime: devices, copies, order, memory, failures.
 #include <atomic>
 #include <numeric>
 
@@ -27,7 +27,7 @@ struct VisibleDevices {
 
 }  // namespace
 
-TEST_CASE("devices have the memory and SMs that were asked for") {
+TEST_CASE("devices have the requested memory and number of SMs") {
     Config config = devices(3);
     config.devices[1] = {std::size_t{1} << 20, 20};
     const Fresh fresh(config);
@@ -43,7 +43,7 @@ TEST_CASE("devices have the memory and SMs that were asked for") {
     CHECK(sms == 108);
 }
 
-TEST_CASE("CUDA_VISIBLE_DEVICES reorders, ends at what is no device, and can hide all") {
+TEST_CASE("CUDA_VISIBLE_DEVICES reorders devices, ends at the first invalid entry, and can hide all") {
     const auto visible = [](const char* value) {
         const VisibleDevices variable(value);
         reset(devices(3));
@@ -61,7 +61,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES reorders, ends at what is no device, and can hid
     const Fresh fresh;
 }
 
-TEST_CASE("a driver that is absent or too old") {
+TEST_CASE("an absent or outdated driver") {
     Config config;
     int version = 0;
     int count = 7;
@@ -83,7 +83,7 @@ TEST_CASE("a driver that is absent or too old") {
     CHECK((version > 0 && version < CUDART_VERSION));
 }
 
-TEST_CASE("copies of every kind, counted by pair") {
+TEST_CASE("copies of every kind, counted by pair of devices") {
     const Fresh fresh;
     const auto values = counting(12);
     const std::size_t bytes = values.size() * sizeof(int);
@@ -119,7 +119,7 @@ TEST_CASE("copies of every kind, counted by pair") {
     ok(cudaDeviceSynchronize());
 }
 
-TEST_CASE("pinned copies leave the host alone, pageable ones wait") {
+TEST_CASE("the host waits for pageable copies but not for pinned copies") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     int* data = on_device(counting(4));
@@ -153,7 +153,7 @@ TEST_CASE("events order streams of different devices under random delays") {
             streams.push_back(new_stream(each));
             events.push_back(new_event(each));
         }
-        std::vector<int> order;  // appended to by one kernel at a time, or the thread sanitizer tells
+        std::vector<int> order;  // appended to by one kernel at a time; otherwise the thread sanitizer reports a race
         for (int step = 0; step < 20; ++step) {
             const int now = step % 4;
             use(now);
@@ -170,7 +170,7 @@ TEST_CASE("events order streams of different devices under random delays") {
     }
 }
 
-TEST_CASE("a wait is for the record made before it, not for later ones") {
+TEST_CASE("a wait applies to the record before it, not to later ones") {
     const Fresh fresh;
     const cudaStream_t fast = new_stream(), slow = new_stream();
     const cudaEvent_t event = new_event();
@@ -189,7 +189,7 @@ TEST_CASE("a wait is for the record made before it, not for later ones") {
     ok(cudaStreamSynchronize(fast));
 }
 
-TEST_CASE("devices overlap: each waits for the other to have begun") {
+TEST_CASE("devices overlap: each waits until the other has started") {
     const Fresh fresh;
     std::atomic<int> begun{0};
     const auto meet = [&] {
@@ -204,7 +204,7 @@ TEST_CASE("devices overlap: each waits for the other to have begun") {
     ok(cudaStreamSynchronize(second));
 }
 
-TEST_CASE("elapsed time spans what lies between the records") {
+TEST_CASE("elapsed time is that between the records") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     const cudaEvent_t start = new_event(0, cudaEventDefault), end = new_event(0, cudaEventDefault);
@@ -217,7 +217,7 @@ TEST_CASE("elapsed time spans what lies between the records") {
     CHECK(milliseconds >= 20);
 }
 
-TEST_CASE("a wait that is missing is a race, not hidden by the stand-in's own locks", "[.race]") {
+TEST_CASE("a missing wait is a data race that the stand-in's locks do not hide", "[.race]") {
     const Fresh fresh;
     int shared = 0;
     const cudaStream_t first = new_stream(), second = new_stream();
@@ -228,12 +228,12 @@ TEST_CASE("a wait that is missing is a race, not hidden by the stand-in's own lo
     CHECK(shared != 0);
 }
 
-TEST_CASE("mistakes that nobody took end the process with status 97", "[.exit]") {
+TEST_CASE("unread mistakes end the process with status 97", "[.exit]") {
     reset();
     ok(cudaStreamWaitEvent(new_stream(), new_event(), 0));
 }
 
-TEST_CASE("the default stream and blocking streams wait for each other, others do not") {
+TEST_CASE("only the default stream and blocking streams wait for each other") {
     const Fresh fresh;
     std::vector<int> order;
     const auto append = [&](int value, int sleep_ms) {
@@ -250,7 +250,7 @@ TEST_CASE("the default stream and blocking streams wait for each other, others d
     CHECK(order == std::vector<int>{1, 2, 3});
 }
 
-TEST_CASE("a destroyed stream still does its work, and host functions run in order") {
+TEST_CASE("a destroyed stream finishes its work, and host functions run in order") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     const cudaEvent_t event = new_event();
@@ -275,7 +275,7 @@ TEST_CASE("a destroyed stream still does its work, and host functions run in ord
     CHECK(counters().live_streams == 0);
 }
 
-TEST_CASE("memory: limits, statistics, poison, stream-ordered allocation") {
+TEST_CASE("memory limits, statistics, poison and stream-ordered allocation") {
     Config config;
     config.devices[1].memory = 1000;
     const Fresh fresh(config);
@@ -292,7 +292,7 @@ TEST_CASE("memory: limits, statistics, poison, stream-ordered allocation") {
     CHECK((left == 400 && total == 1000));
     ok(cudaFree(data));
     const cudaStream_t stream = new_stream(1);
-    use(0);  // stream-ordered memory comes from the stream's device
+    use(0);  // stream-ordered memory is allocated on the stream's device
     ok(cudaMallocAsync(&data, 500, stream));
     cudaPointerAttributes attributes;
     ok(cudaPointerGetAttributes(&attributes, data));
@@ -320,7 +320,7 @@ TEST_CASE("kernels that read a peer's memory are counted") {
     CHECK(counters().pairs.at({0, 1}).kernel_read_bytes == 16);
 }
 
-TEST_CASE("failures on order") {
+TEST_CASE("failures can be injected") {
     const Fresh fresh;
     void* data = nullptr;
     inject_failure("cudaMalloc", 2, cudaErrorMemoryAllocation);
@@ -333,7 +333,7 @@ TEST_CASE("failures on order") {
 
     const cudaStream_t stream = new_stream();
     int ran = 0;
-    std::atomic<bool> launched{false};  // the fault shows in the first call after it ran, which could be a launch
+    std::atomic<bool> launched{false};  // the next call after the fault reports it, which could be a launch
     ok(enqueue_host_kernel(stream, "hold", [&] { launched.wait(false); }, {}));
     inject_fault("count", 2);
     for (int each = 0; each < 3; ++each) ok(enqueue_host_kernel(stream, "count", [&] { ++ran; }, {}));
@@ -342,11 +342,11 @@ TEST_CASE("failures on order") {
     CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
     CHECK(ran == 1);
     CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
-    CHECK(cudaFree(data) == cudaErrorIllegalAddress);  // a poisoned context stays so
+    CHECK(cudaFree(data) == cudaErrorIllegalAddress);  // a poisoned context is permanent
     CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
 }
 
-TEST_CASE("the threads that call are known") {
+TEST_CASE("calling threads are recorded") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
     ok(enqueue_host_kernel(stream, "nothing", [] {}, {}));
@@ -360,7 +360,7 @@ TEST_CASE("the threads that call are known") {
     CHECK(calling_threads().size() == 2);
 }
 
-TEST_CASE("the environment sets up the process") {
+TEST_CASE("environment variables configure the process") {
     setenv("LOCKSTEP_STANDIN_DEVICES", "5", 1);
     setenv("LOCKSTEP_STANDIN_PEER_ACCESS", "0", 1);
     {

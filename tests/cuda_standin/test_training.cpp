@@ -1,5 +1,5 @@
 // DataParallel trains on GPUs, of the stand-in or real: the same bits on any number of devices, the CPU's results, and
-// no call that CUDA would refuse. Run with peer access, without it (copies staged) and under the ordering checker.
+// no call that CUDA would reject. Run with peer access, without it (copies staged) and under the ordering checker.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -64,7 +64,7 @@ void check_same_bits(const Setting& setting) {
             }
     test::set_delays(0, 0);
 
-    // The CPU's kernels share no code with those here, and use the same masks. They are tested against doubles.
+    // The CPU's kernels, which are tested against double, share no code with these and use the same masks.
     const Values cpu = train<Net>(test::some_devices(DeviceKind::cpu, 2), setting, ReductionMode::root);
     manual_seed(1);
     Net untrained;
@@ -80,12 +80,12 @@ TEST_CASE("batch normalisation and two dropouts: the same bits on 1, 2, 3 and 8 
     check_same_bits<test::Normed>({});
 }
 
-TEST_CASE("batches in two microbatches: the same bits on 1, 2, 3 and 8 devices") {
+TEST_CASE("two microbatches per batch: the same bits on 1, 2, 3 and 8 devices") {
     check_same_bits<test::Normed>(
-        {.steps = 4, .accumulation_steps = 2});  // of 22 rows, the last shard has no second one
+        {.steps = 4, .accumulation_steps = 2});  // with 22 rows, the last shard has no second microbatch
 }
 
-TEST_CASE("batch normalisation under autocast: the same bits on 1 and 3 devices, near those of f32") {
+TEST_CASE("batch normalisation under autocast: the same bits on 1 and 3 devices, close to f32") {
     const Values wide = train<test::Normed>(gpus(1), {.steps = 4}, ReductionMode::root);
     manual_seed(1);
     test::Normed untrained;
@@ -108,14 +108,14 @@ TEST_CASE("cnn: the same bits on 1 and 3 devices") {
     test::check_no_mistakes();
 }
 
-TEST_CASE("other shards give other bits: the comparison can fail") {
+TEST_CASE("GPUs with another number of shards give other bits, so the comparison can fail") {
     Trained<test::Small> eight(gpus(2), {.shards = 8}), seven(gpus(2), {.shards = 7});
     eight.run(2, 22);
     seven.run(2, 22);
     CHECK_FALSE((eight.values() == seven.values()));
 }
 
-TEST_CASE("manual step: forward, backward and the optimizer's step do what step does") {
+TEST_CASE("forward, backward and the optimizer's step are equivalent to step") {
     const Images images(16);
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
         Trained<test::Dense> whole(gpus(3), {.reduction = reduction}), parts(gpus(3), {.reduction = reduction});
@@ -138,7 +138,7 @@ TEST_CASE("manual step: forward, backward and the optimizer's step do what step 
     test::check_no_mistakes();
 }
 
-TEST_CASE("the loader's batches train to the same bits as whole ones, from one thread") {
+TEST_CASE("training from a loader, with one host thread, gives the same bits as whole batches") {
     const Images images(50);
     Trained<test::Small> loaded(gpus(3), {.shards = 8}), direct(gpus(3), {.shards = 8});
     test::set_delays(4, 100);
@@ -157,7 +157,7 @@ TEST_CASE("the loader's batches train to the same bits as whole ones, from one t
     test::check_no_mistakes();  // with the loader's workers, still one thread that calls CUDA
 }
 
-TEST_CASE("evaluation leaves the model alone and gives the CPU's outputs") {
+TEST_CASE("evaluation does not change the model and matches the CPU's outputs") {
     const Images images(10);
     Trained<test::Normed> here(gpus(3), {.shards = 4}), cpu(test::some_devices(DeviceKind::cpu, 2), {.shards = 4});
     for (auto* each : {&here, &cpu}) {
@@ -174,7 +174,7 @@ TEST_CASE("evaluation leaves the model alone and gives the CPU's outputs") {
     test::check_no_mistakes();
 }
 
-TEST_CASE("several logical devices on one GPU: the same bits", "[.logical]") {
+TEST_CASE("several logical devices on one GPU give the same bits", "[.logical]") {
     REQUIRE(device_count(DeviceKind::cuda) == 8);  // two GPUs, four on each
     CHECK(device_info(Device::cuda(5)).physical_index == 1);
     CHECK(test::gpu_count() == 2);

@@ -1,11 +1,11 @@
-// What a training step asks of CUDA, counted by the stand-in.
+// CUDA calls of a training step, counted by the stand-in.
 #include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
 
-#include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/internal/copy_count.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 #include "lockstep/tests/cuda_standin/training.h"
 
@@ -27,14 +27,16 @@ std::pair<std::uint64_t, std::uint64_t> moved(const standin::PairCounters& pair)
 
 }  // namespace
 
-TEST_CASE("copies: as many as on the CPU's devices, and CUDA was asked for no other ones") {
+TEST_CASE("GPUs make as many copies as CPU devices, and CUDA is asked for no others") {
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         for (const int devices : {2, 3}) {
             INFO(devices << " devices, reduction " << static_cast<int>(reduction));
             std::map<std::pair<int, int>, std::pair<std::uint64_t, std::uint64_t>> counted[2];
             auto asked = standin::counters().pairs;
             for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
-                Trained<test::Normed> trained(test::some_devices(kind, devices), {.reduction = reduction});
+                // The default depends on the caches of the device.
+                Trained<test::Normed> trained(test::some_devices(kind, devices),
+                                              {.reduction = reduction, .bucket_bytes = std::size_t{1} << 20});
                 const Images images(24);
                 trained.step(images, 0, 24);
                 trained.step(images, 0, 24);
@@ -54,8 +56,8 @@ TEST_CASE("copies: as many as on the CPU's devices, and CUDA was asked for no ot
                 INFO("from " << pair.first << " to " << pair.second);
                 auto expected = counted[1][pair];
                 if (peers() && pair.second == 0 && pair.first > 0) {
-                    // The sum of loss and weight over the shards is one operation and two launches, and each of them
-                    // declares what the operation reads: both scalars once more.
+                    // The sum of loss and weight over the shards is one operation with two launches. Each of them
+                    // declares the reads of the operation: both scalars once more.
                     expected.first += 2;
                     expected.second += 2 * sizeof(float);
                 }

@@ -1,4 +1,4 @@
-// Which cards a process touches, of the stand-in or real ones.
+// GPUs on which a process creates contexts, on the stand-in or real ones.
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/cuda_standin/training.h"
@@ -9,8 +9,8 @@ using test::on_standin;
 using test::only_on;
 using test::Trained;
 
-// Processes of their own: a context stays.
-TEST_CASE("training on CPU devices makes no context on the GPUs beside them", "[.processes]") {
+// Separate processes, because contexts are permanent.
+TEST_CASE("training on CPU devices creates no context on the machine's GPUs", "[.processes]") {
     CHECK(in_a_process([] {
               if (device_count(DeviceKind::cuda) == 0) return 2;
               Trained<test::Normed> trained(Devices{Device::cpu(0), Device::cpu(1)}, {});
@@ -21,7 +21,7 @@ TEST_CASE("training on CPU devices makes no context on the GPUs beside them", "[
           }) == 0);
 }
 
-TEST_CASE("asking what devices there are and who reads whose memory makes no context", "[.processes]") {
+TEST_CASE("device and peer access queries create no context", "[.processes]") {
     CHECK(in_a_process([] {
               const int count = device_count(DeviceKind::cuda);
               for (int i = 0; i < count; ++i) {
@@ -37,7 +37,7 @@ TEST_CASE("asking what devices there are and who reads whose memory makes no con
           }) == 0);
 }
 
-TEST_CASE("training on some GPUs makes contexts on these alone", "[.processes]") {
+TEST_CASE("training on some GPUs creates contexts on these only", "[.processes]") {
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         CHECK(in_a_process([&] {
                   {

@@ -1,4 +1,4 @@
-// What DataParallel makes of bad steps, missing memory and lost contexts, on the stand-in and on cards.
+// Handling of bad steps, missing memory and lost contexts in DataParallel, on the stand-in and on GPUs.
 #include <cuda_runtime_api.h>
 
 #include <limits>
@@ -11,13 +11,13 @@
 
 using namespace lockstep;
 using test::contains;
-using test::device_error;
 using test::gpus;
 using test::Images;
 using test::in_a_process;
+using test::message_of;
 using test::Model;
 
-TEST_CASE("a bad step is refused, names its place and changes nothing; training goes on") {
+TEST_CASE("a bad step is refused, names its location and changes nothing, and training continues") {
     const Images images(16);
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
         Model bad(gpus(3), {.shards = 8, .reduction = reduction}), good(gpus(3), {.shards = 8, .reduction = reduction});
@@ -58,13 +58,13 @@ TEST_CASE("a bad step is refused, names its place and changes nothing; training 
     test::check_no_mistakes();
 }
 
-TEST_CASE("a limit of memory on one device: the step changes nothing, and the model is usable") {
+TEST_CASE("a step beyond one device's memory limit changes nothing, and the model stays usable") {
     const Device short_of = Device::cuda(1);
     test::check_short_of_memory([&] { set_memory_limit(short_of, memory_stats(short_of).current + 1000); },
                                 [&] { set_memory_limit(short_of, 0); });
 }
 
-TEST_CASE("a replica that differs is found") {
+TEST_CASE("a differing replica is detected") {
     Model trained(gpus(2), {});
     const Images images(8);
     trained.step(images, 0, 8);
@@ -72,22 +72,22 @@ TEST_CASE("a replica that differs is found") {
     Stream& stream = Stream::of(Device::cuda(1));
     stream.fill(trained.model.parameter_store()->replicas()[1].parameters[0]->data(), 1, 4);
     stream.synchronize();
-    CHECK(contains(device_error([&] { trained.model.engine().verify_replicas(); }), "cuda:1"));
+    CHECK(contains(message_of<DeviceError>([&] { trained.model.engine().verify_replicas(); }), "cuda:1"));
     {
         const NoGrad guard;
-        trained.model->fc2.bias->tensor().fill_(0.5);  // replica 0 is the truth: the others are refreshed
+        trained.model->fc2.bias->tensor().fill_(0.5);  // replica 0 is authoritative: the others are refreshed
     }
     trained.model.engine().verify_replicas();
     test::check_no_mistakes();
 }
 
-TEST_CASE("errors that another part of the program has left unread are none of a step's") {
+TEST_CASE("a step does not report unread errors of other parts of the program") {
     const Images images(8);
     Model disturbed(gpus(2), {.shards = 4}), twin(gpus(2), {.shards = 4});
     for (int i = 0; i < 4; ++i) {
         CHECK(cudaSetDevice(99) == cudaErrorInvalidDevice);
         disturbed.step(images, 0, 8);
-        for (const std::string& each : test::take_mistakes())  // the planted one, and that nobody fetched its error
+        for (const std::string& each : test::take_mistakes())  // the planted mistake, and its unread error
             CHECK(contains(each, test::on_standin() ? ": cudaSetDevice" : "cudaErrorInvalidDevice"));
         twin.step(images, 0, 8);
     }
@@ -97,8 +97,8 @@ TEST_CASE("errors that another part of the program has left unread are none of a
     test::check_no_mistakes();
 }
 
-// A process of its own, made before this one has used a device.
-TEST_CASE("a kernel that writes where there is no memory loses the context, and nothing hangs", "[.processes]") {
+// A separate process, created before this one has used a device.
+TEST_CASE("a kernel that writes to an invalid address loses the context, and nothing hangs", "[.processes]") {
     CHECK(in_a_process([] {
               return test::after_failure(true, ReductionMode::root, [] { test::lose_context(Device::cuda(1)); });
           }) == 0);

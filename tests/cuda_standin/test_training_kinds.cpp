@@ -1,4 +1,4 @@
-// Cards of several kinds in one process, and where host memory is pinned: on the stand-in.
+// GPUs of several kinds in one process, and the device on which host memory is pinned: on the stand-in.
 #include <thread>
 
 #include "lockstep/runtime/error.h"
@@ -14,8 +14,8 @@ using test::in_a_process;
 using test::only_on;
 using test::Trained;
 
-// Processes of their own: a context stays.
-TEST_CASE("host memory is pinned once a GPU is in use, and in its context", "[.processes]") {
+// Separate processes, because contexts are permanent.
+TEST_CASE("host memory is pinned once a GPU is in use, in that GPU's context", "[.processes]") {
     CHECK(in_a_process([] {
               const auto pinned = [] { return standin::counters().live_pinned; };
               auto before = Buffer::allocate_pinned(1000);
@@ -23,7 +23,7 @@ TEST_CASE("host memory is pinned once a GPU is in use, and in its context", "[.p
               const Tensor x = Tensor::zeros({4}, DType::f32, Device::cuda(3));
               auto after = Buffer::allocate_pinned(1000);
               if (pinned() != 1) return 2;
-              std::thread([&] { after = Buffer::allocate_pinned(2000); }).join();  // on a thread that has no device yet
+              std::thread([&] { after = Buffer::allocate_pinned(2000); }).join();  // a thread without a device
               if (pinned() != 1) return 3;
               before.reset();
               std::thread([&] { after.reset(); }).join();
@@ -32,7 +32,7 @@ TEST_CASE("host memory is pinned once a GPU is in use, and in its context", "[.p
           }) == 0);
 }
 
-TEST_CASE("cards of several kinds: each is given what was chosen for it", "[.processes]") {
+TEST_CASE("each card model uses the algorithms chosen for it", "[.processes]") {
     CHECK(in_a_process([] {
               standin::Config config;
               config.devices.resize(4);
@@ -43,7 +43,7 @@ TEST_CASE("cards of several kinds: each is given what was chosen for it", "[.pro
               Trained<test::Normed> one(gpus(1), {.shards = 8}), all(gpus(4), {.shards = 8});
               one.run(3, 24);
               all.run(3, 24);
-              const Tensor x = Tensor::full({4, 8}, 2, DType::f32, Device::cuda(2));  // eager work, too
+              const Tensor x = Tensor::full({4, 8}, 2, DType::f32, Device::cuda(2));  // also for eager work
               const Tensor y = Tensor::full({4, 8}, 2, DType::f32, Device::cuda(0));
               if (matmul(y, y.transpose(0, 1)).to_vector<float>() != matmul(x, x.transpose(0, 1)).to_vector<float>())
                   return 2;
@@ -56,14 +56,15 @@ TEST_CASE("cards of several kinds: each is given what was chosen for it", "[.pro
           }) == 0);
 }
 
-TEST_CASE("cards that want different layouts are refused with both named", "[.processes]") {
+TEST_CASE("cards that need different layouts are rejected with an error that names both", "[.processes]") {
     CHECK(in_a_process([] {
               standin::Config config;
               config.devices.resize(2);
               config.devices[1].compute_capability = 90;
               standin::reset(config);
               set_warning_handler([](const std::string&) {});
-              // Four questions for the first card's convolution; then the second card has no algorithm channels last.
+              // Four queries for the first GPU's convolution; after them, the second GPU has no channels-last
+              // algorithm.
               for (const int question : {5, 6})
                   standin::inject_failure("cudnnGetConvolutionForwardWorkspaceSize", question,
                                           3000);  // CUDNN_STATUS_NOT_SUPPORTED

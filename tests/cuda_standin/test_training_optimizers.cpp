@@ -1,5 +1,5 @@
 // Every kind of update, clipping and skipped steps on GPUs, of the stand-in or real: the same bits on any number of
-// devices, and what the CPU makes of it.
+// devices, and the CPU's results.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -83,7 +83,7 @@ Values train(const Case& some, const Devices& devices, ReductionMode reduction) 
 
 }  // namespace
 
-TEST_CASE("every optimizer gives the same bits on 1, 3 and 8 devices, and the CPU's numbers") {
+TEST_CASE("every optimizer gives the same bits on 1, 3 and 8 GPUs, and matches the CPU") {
     for (const Case& some : cases()) {
         INFO(some.name);
         const Values expected = train(some, gpus(1), ReductionMode::root);
@@ -97,7 +97,7 @@ TEST_CASE("every optimizer gives the same bits on 1, 3 and 8 devices, and the CP
                 error += std::pow(expected[i][k] - cpu[i][k], 2);
                 norm += std::pow(cpu[i][k], 2);
             }
-        CHECK(std::sqrt(error / norm) < 1e-3);  // what rounding turns round, Lion moves a whole step
+        CHECK(std::sqrt(error / norm) < 1e-3);  // if rounding changes a sign, Lion moves a whole step
     }
     test::check_no_mistakes();
 }

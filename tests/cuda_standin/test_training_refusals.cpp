@@ -1,4 +1,4 @@
-// What DataParallel makes of CUDA calls that fail and of GPUs that are short of memory, unequal or not there: on the
+// Handling of failed CUDA calls and of GPUs that are short of memory, unequal or missing in DataParallel: on the
 // stand-in.
 #include <string>
 #include <vector>
@@ -11,13 +11,13 @@
 
 using namespace lockstep;
 using test::contains;
-using test::device_error;
 using test::gpus;
 using test::Images;
 using test::in_a_process;
+using test::message_of;
 using test::Model;
 
-TEST_CASE("no memory on one device: the step changes nothing, and the model is usable") {
+TEST_CASE("a step without memory on one device changes nothing, and the model stays usable") {
     test::check_short_of_memory(
         [] {
             release_cached_memory(Device::cuda(1));
@@ -43,9 +43,9 @@ TEST_CASE("a missing wait is reported before CUDA gets the work") {
     test::check_no_mistakes();
 }
 
-// Below: processes of their own, made before this one has used a device.
+// Below: separate processes, created before this one has used a device.
 
-TEST_CASE("unequal GPUs: a warning that names both", "[.processes]") {
+TEST_CASE("a warning names both of two unequal GPUs", "[.processes]") {
     const auto warning_with = [](std::size_t memory, int sm_count) {
         return in_a_process([=] {
             standin::Config config;
@@ -69,7 +69,7 @@ TEST_CASE("unequal GPUs: a warning that names both", "[.processes]") {
     CHECK(warning_with(std::size_t{8} << 30, 80) == 1);
 }
 
-TEST_CASE("no driver, or one that is too old: no GPUs, and the CPU trains", "[.processes]") {
+TEST_CASE("without a driver, or with an outdated one, there are no GPUs and the CPU trains", "[.processes]") {
     for (const auto driver : {standin::Driver::absent, standin::Driver::too_old})
         CHECK(in_a_process([=] {
                   standin::Config config;
@@ -88,7 +88,7 @@ TEST_CASE("no driver, or one that is too old: no GPUs, and the CPU trains", "[.p
               }) == 0);
 }
 
-TEST_CASE("CUDA_VISIBLE_DEVICES chooses and orders the GPUs", "[.processes]") {
+TEST_CASE("CUDA_VISIBLE_DEVICES selects and orders the GPUs", "[.processes]") {
     CHECK(in_a_process([] {
               setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
               standin::Config config;
@@ -103,7 +103,8 @@ TEST_CASE("CUDA_VISIBLE_DEVICES chooses and orders the GPUs", "[.processes]") {
           }) == 0);
 }
 
-TEST_CASE("a call that fails in a step throws; with a lost context every call does; nothing hangs", "[.processes]") {
+TEST_CASE("a call that fails in a step throws, after a lost context every call throws, and nothing hangs",
+          "[.processes]") {
     struct Planted {
         const char* call;
         std::vector<int> nths;
@@ -124,7 +125,7 @@ TEST_CASE("a call that fails in a step throws; with a lost context every call do
             }
 }
 
-TEST_CASE("an error in a step reaches the caller after all devices have come to rest", "[.processes]") {
+TEST_CASE("an error in a step reaches the caller after all devices are idle", "[.processes]") {
     CHECK(in_a_process([] {
               const Images images(8);
               Model trained(gpus(3), {});
@@ -132,7 +133,7 @@ TEST_CASE("an error in a step reaches the caller after all devices have come to 
               trained.model.synchronize();
               standin::set_delays(1, 2000);
               standin::inject_failure("cudnnConvolutionBackwardFilter", 3, 8);
-              if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 1;
+              if (message_of<DeviceError>([&] { trained.step(images, 0, 8); }).empty()) return 1;
               for (int i = 0; i < 3; ++i)
                   for (const StreamRole role : {StreamRole::compute, StreamRole::reduce, StreamRole::commit})
                       if (!Stream::of(Device::cuda(i), role).idle()) return 2;
@@ -152,12 +153,12 @@ TEST_CASE("a library call that fails in a step names replica, device and operati
                   trained.step(images, 0, 8);
                   trained.model.synchronize();
                   standin::inject_failure(call, 2, 8);
-                  const std::string text = device_error([&] { trained.step(images, 0, 8); });
+                  const std::string text = message_of<DeviceError>([&] { trained.step(images, 0, 8); });
                   return contains(text, "replica ") && contains(text, "on cuda:") && contains(text, call) ? 0 : 1;
               }) == 0);
 }
 
-TEST_CASE("a kernel that faults loses the context", "[.processes]") {
+TEST_CASE("a faulting kernel loses the context", "[.processes]") {
     for (const char* kernel : {"sgd_update", "tree_sum", "agree_status"})
         CHECK(in_a_process([=] {
                   return test::after_failure(true, ReductionMode::root, [&] { standin::inject_fault(kernel, 1); });

@@ -1,5 +1,5 @@
-// Whatever single call of CUDA's fails while a step is enqueued, on the stand-in: the step is taken in full, or it
-// throws and everything is as before it.
+// Failures of any single CUDA call while a step is enqueued, on the stand-in: the step is executed in full, or it
+// throws and changes nothing.
 #include <string>
 #include <vector>
 
@@ -21,12 +21,13 @@ struct Outcome {
     int thrown = 0, taken = 0;
 };
 
-/// Fails every call of `function` that `act(tried)` makes, one after the other. `twin` does what `tried` got done.
+/// Makes each call of `function` within `act(tried)` fail, one after the other. `twin` repeats the successful work of
+/// `tried`.
 template <class Act, class State>
 Outcome fail_each(const std::string& function, Trained<test::Normed>& tried, Trained<test::Normed>& twin, Act&& act,
                   State&& state) {
     Outcome outcome;
-    act(tried);  // programs are made
+    act(tried);  // creates the programs
     standin::reset_counters();
     act(tried);
     const auto calls = static_cast<int>(standin::counters().calls[function]);
@@ -55,7 +56,7 @@ std::vector<std::vector<float>> values(Trained<test::Normed>& of) { return of.va
 
 }  // namespace
 
-TEST_CASE("a failing call in a step: taken in full or not at all", "[two_phases]") {
+TEST_CASE("a step with a failing call is applied completely or not at all", "[two_phases]") {
     const Images images(8);
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         for (const char* function : calls_of_a_step) {
@@ -73,7 +74,7 @@ TEST_CASE("a failing call in a step: taken in full or not at all", "[two_phases]
     test::check_no_mistakes();
 }
 
-TEST_CASE("the same while a log of steps is kept: nothing is done twice", "[two_phases]") {
+TEST_CASE("a step with a failing call while steps are logged: nothing is done twice", "[two_phases]") {
     const Images images(8);
     const EngineOptions options{.shards = 3, .bucket_bytes = 20000};
     Trained<test::Normed> tried(gpus(2), options), twin(gpus(2), options);
@@ -88,7 +89,7 @@ TEST_CASE("the same while a log of steps is kept: nothing is done twice", "[two_
     test::check_no_mistakes();
 }
 
-TEST_CASE("a failing call in the manual step: every part is done in full or not at all", "[two_phases]") {
+TEST_CASE("a manual step with a failing call: each part is applied completely or not at all", "[two_phases]") {
     const Images images(8);
     const auto gradients = [](Trained<test::Normed>& of) {
         auto all = of.values();
@@ -110,14 +111,14 @@ TEST_CASE("a failing call in the manual step: every part is done in full or not 
             on.model.synchronize();
         };
         for (Trained<test::Normed>* each : {&tried, &twin})
-            for (int i = 0; i < 2; ++i) {  // programs are made
+            for (int i = 0; i < 2; ++i) {  // creates the programs
                 forward(*each);
                 standin::reset_counters();
                 backward(*each);
             }
         const auto calls = static_cast<int>(standin::counters().calls[function]);
         Outcome outcome;
-        for (int nth = 1; nth <= calls; ++nth) {  // a forward for every backward; none of its calls fails
+        for (int nth = 1; nth <= calls; ++nth) {  // a forward pass for every backward pass; its own calls succeed
             INFO(function << " number " << nth << " of " << calls);
             forward(tried);
             const auto before = gradients(tried);

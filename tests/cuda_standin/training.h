@@ -1,4 +1,4 @@
-// Shared by the tests that train on the stand-in and on real cards.
+// Shared by the tests that train on the stand-in and on GPUs.
 #pragma once
 
 #include <sys/wait.h>
@@ -15,13 +15,14 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cpu_devices.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 #include "lockstep/tests/gpu/machine.h"
-#include "lockstep/tests/parallel/networks.h"
 
 namespace lockstep::test {
 
-/// As many devices on the host as GPUs, before anything looks.
+/// One virtual device per GPU, set before any code counts them.
 inline const bool cpu_devices_set = test::set_cpu_devices(8);
 
 inline Devices some_devices(DeviceKind kind, int count) {
@@ -41,7 +42,7 @@ std::vector<std::vector<float>> values_of(Net& net) {
     return values;
 }
 
-/// Runs `function` in a process of its own, which must end within 60 seconds. Its result, or 128 and the signal.
+/// Runs `function` in another process, for at most 60 seconds. Returns its result, or 128 plus the signal.
 template <class F>
 int in_a_process(F&& function) {
     std::fflush(nullptr);
@@ -62,7 +63,7 @@ int in_a_process(F&& function) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// 0 where just these devices' GPUs have a context of this process; else what made another one is printed.
+/// 0 if this process has contexts only on the GPUs of these devices; otherwise prints the calls that created others.
 inline int only_on(const std::vector<Device>& devices) {
     std::set<int> wanted, found;
     for (const Device device : devices) wanted.insert(device_info(device).physical_index);
@@ -73,7 +74,7 @@ inline int only_on(const std::vector<Device>& devices) {
     return found == wanted ? 0 : 1;
 }
 
-/// A model in training, made alike every time.
+/// A model in training, the same in every run.
 template <class Net>
 struct Trained {
     explicit Trained(Devices devices, EngineOptions options)

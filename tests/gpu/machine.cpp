@@ -1,4 +1,4 @@
-// Tests on real cards: what is asked of the CUDA runtime itself.
+// Tests on GPUs: uses the CUDA runtime itself.
 #include "lockstep/tests/gpu/machine.h"
 
 #include <cuda.h>
@@ -22,8 +22,8 @@ void start_with_devices(int count) {
 
 std::vector<std::string> take_mistakes() {
     const cudaError_t unread = cudaGetLastError();
-    if (unread == cudaSuccess || cudaGetLastError() == unread) return {};  // that of a lost context stays
-    return {std::string("an error that nobody has read: ") + cudaGetErrorName(unread)};
+    if (unread == cudaSuccess || cudaGetLastError() == unread) return {};  // the error of a lost context is permanent
+    return {std::string("unread error: ") + cudaGetErrorName(unread)};
 }
 
 void check_no_mistakes() {
@@ -33,7 +33,7 @@ void check_no_mistakes() {
 void set_delays(std::uint64_t /*seed*/, int /*longest_us*/) {}
 
 std::map<int, std::string> contexts() {
-    // The driver that is in use, if any: a question to the runtime might make a context.
+    // Uses the driver only if it is loaded: a query of the runtime might create a context.
     void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     if (driver == nullptr) return {};
     const auto ask =
@@ -50,6 +50,6 @@ std::map<int, std::string> contexts() {
     return there;
 }
 
-void write_nowhere(const Launch& launch) { launch_write_nowhere(static_cast<cudaStream_t>(launch.native)); }
+void write_nowhere(const ExecContext& context) { launch_write_nowhere(static_cast<cudaStream_t>(context.native)); }
 
 }  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// What holds on the stand-in and on real cards.
+// Implementation shared by the stand-in and GPUs.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -15,8 +15,8 @@ bool is_pinned(const void* memory) {
     return attributes.type == cudaMemoryTypeHost;
 }
 
-void add_one(const Launch& launch, int* to, const int* from, std::int64_t n) {
-    launch_add_one(static_cast<cudaStream_t>(launch.native), to, from, n);
+void add_one(const ExecContext& context, int* to, const int* from, std::int64_t n) {
+    launch_add_one(static_cast<cudaStream_t>(context.native), to, from, n, n);
 }
 
 void lose_context(Device device) { Stream::of(device).run(nowhere, {}, write_nowhere); }

@@ -1,5 +1,5 @@
-// Main of the tests on real cards. Without a card it says so and is content. Looking takes the CUDA driver, which a
-// process that forks must not have touched: a process of its own looks.
+// Main function of the tests on GPUs. Without a GPU it prints that and succeeds. A process that forks must not have
+// used the CUDA driver, so a separate process looks for GPUs.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,10 +17,10 @@ namespace {
 
 int gpus = 0;
 
-/// Devices that tests take, spread over the GPUs there are.
+/// Number of devices that the tests need, spread over the available GPUs.
 constexpr int wanted_devices = 8;
 
-/// The number of GPUs, and why there is none.
+/// Counts the GPUs; returns the reason if there are no GPUs.
 std::string look() {
     try {
         const int count = lockstep::device_count(lockstep::DeviceKind::cuda);

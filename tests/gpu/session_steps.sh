@@ -7,7 +7,7 @@ all_steps() { # STAGE NAME SECONDS COMMAND...
   step facts lockstep-info 60 lockstep-info
   step facts libraries 30 libraries
 
-  step ops table 180 library_logs tests_op_table "every entry*,inputs may lie*"
+  step ops table 180 library_logs tests_op_table "every entry*,inputs may have any*"
   step ops "kernels of steps" 60 tests_cuda_ops_gpu "$kernels"
   step ops alignment 60 library_logs tests_cuda_ops_gpu "[#test_cuda_alignment]"
   step ops streams 60 tests_cuda_backend_gpu

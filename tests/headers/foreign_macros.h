@@ -1,5 +1,5 @@
-// Macros that Qt, ncurses, X11 and Windows define for everybody who includes them, as their headers define them. To be
-// included after the headers of the standard library, and before those of Lockstep.
+// Macros of the headers of Qt, ncurses, X11 and Windows, with their definitions. Include this after the headers of the
+// standard library and before those of Lockstep.
 // clang-format off
 #pragma once
 
@@ -10,7 +10,7 @@
 #define foreach(variable, container) for (variable : container)
 #define forever for (;;)
 
-// Windows: windows.h and what it includes
+// Windows: windows.h and its includes
 #define min(a, b) (((a) < (b)) ? (a) : (b))
 #define max(a, b) (((a) > (b)) ? (a) : (b))
 #define near

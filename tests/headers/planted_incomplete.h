@@ -1,4 +1,4 @@
-// Must be refused by the header test: a public header includes what it uses.
+// The header test must reject this: a public header includes everything that it uses.
 #pragma once
 
 inline std::string planted() { return {}; }

@@ -1,4 +1,4 @@
-// Must be refused by test_layering: a public header may not include a private one, and headers in subfolders are.
+// test_layering must reject this: a public header may not include a private one, and headers in subfolders are private.
 #pragma once
 
 #include "lockstep/tests/headers/private.h"

@@ -1,2 +1,2 @@
-// What planted_private.h includes.
+// The header that planted_private.h includes.
 #pragma once

@@ -1,4 +1,4 @@
-// One call of a CUDA kernel, on the stand-in or on a card, with operands in device memory.
+// One call of a CUDA kernel, on the stand-in or on a GPU, with operands in device memory.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace lockstep::test {
 
 inline const Device gpu = Device::cuda(0);
 
-/// Values in device memory, fetched when they are read.
+/// Values in device memory.
 template <class T>
 class OnDevice {
 public:
@@ -38,11 +38,11 @@ private:
     std::shared_ptr<Buffer> buffer_;
 };
 
-/// One call of a kernel: set what matters, then `run`.
+/// One call of a kernel: set its operands, then `run`.
 struct Call {
     std::vector<TensorMeta> in_metas, out_metas;
     std::vector<void*> in, out;
-    const StepState* step = nullptr;
+    const StepCounters* step = nullptr;
     StatusWord* status = nullptr;
     const StatusWord* agreed = nullptr;
     std::uint32_t ordinal = 0;
@@ -55,14 +55,14 @@ struct Call {
         KernelRequest request;
         request.device = gpu;
         request.shards = shards;
-        request.in = in_metas;
-        request.out = out_metas;
+        request.in.assign(in_metas.begin(), in_metas.end());
+        request.out.assign(out_metas.begin(), out_metas.end());
         const auto kernel = KernelTable::of(DeviceKind::cuda).make(*make_operation(operation), request);
         Stream& stream = Stream::of(gpu);
         std::shared_ptr<Buffer> scratch;
         if (kernel->scratch_bytes() > 0) scratch = Buffer::allocate(stream, kernel->scratch_bytes(), "scratch");
-        stream.run(Op::name, {}, [&](const Launch& launch) {
-            kernel->run({launch, in.data(), out.data(), scratch ? scratch->data() : nullptr, step, status, agreed,
+        stream.run(operation_name(operation), {}, [&](const ExecContext& context) {
+            kernel->run({context, in.data(), out.data(), scratch ? scratch->data() : nullptr, step, status, agreed,
                          ordinal, shard, first_row, shards});
         });
         stream.synchronize();

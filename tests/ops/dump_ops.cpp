@@ -1,5 +1,5 @@
 // Writes the op table as JSON lines for tests/pytorch/check_ops.py: expression, inputs, result and gradients of every
-// entry that PyTorch can say, as computed in f32 on the device named by the argument (default cpu:0).
+// entry with a PyTorch equivalent, computed in f32 on the device named by the argument (default cpu:0).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -10,11 +10,11 @@
 #include "lockstep/tests/ops/op_table.h"
 
 using namespace lockstep;
-using namespace lockstep::op_table;
+using namespace lockstep::test;
 
 namespace {
 
-/// As Python's json reads numbers.
+/// Number format of Python's json module.
 std::string json(double value) {
     if (std::isnan(value)) return "NaN";
     if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";

@@ -1,6 +1,6 @@
-// Prints what every optimizer makes of the same numbers and gradients in each of 100 steps, how the loss of a small
-// network goes down in as many, and every schedule's rates over 100 epochs, as JSON, beside PyTorch's expression for
-// it: what tests/pytorch/check_optimizers.py reads.
+// Input of tests/pytorch/check_optimizers.py, as JSON, together with the PyTorch expression of each entry. Contains
+// every optimizer's results for the same numbers and gradients in each of 100 steps, the loss of a small network during
+// 100 steps, and every schedule's rates over 100 epochs.
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -36,7 +36,7 @@ struct Numbers {
     }
 };
 
-/// Of very different sizes, some 0.
+/// Gradients of very different sizes, some 0.
 std::vector<double> gradients(int which, int step) {
     std::vector<double> values;
     for (int i = 0; i < numbers; ++i)
@@ -63,12 +63,13 @@ const Tensor& inputs() {
     }();
     return x;
 }
-/// What takes the network more than 100 steps to learn: near a minimum RMSprop and Adam make any rounding large.
+/// Targets that take the network more than 100 steps to learn: near a minimum, RMSprop and Adam amplify rounding
+/// errors.
 const Tensor& targets() {
     static const Tensor y = inputs().slice(1, 0, 3) * inputs().slice(1, 3, 6) * 2;
     return y;
 }
-/// The members in their order, with the same values for every case.
+/// The members in order, with the same values for every case.
 std::vector<Tensor> weights() {
     return {waves(16, 6, 0.9) * 0.4, waves(1, 16, 2.1).reshape({16}) * 0.2, waves(3, 16, 1.3) * 0.25,
             waves(1, 3, 0.7).reshape({3}) * 0.2};
@@ -107,7 +108,7 @@ void print(const std::vector<std::vector<double>>& lists) {
     print_list(lists.size(), [&](std::size_t i) { print(lists[i]); });
 }
 
-/// `values`: of every step or epoch.
+/// `values`: one per step or epoch.
 void print_case(const char* kind, const std::string& torch, const char* dtype,
                 const std::vector<std::vector<double>>& values, const std::string& trained = {}) {
     static bool first = true;
@@ -189,7 +190,7 @@ void all_optimizers() {
     optimizer<RMSprop>("RMSprop(p, lr=1e-3, eps=1e-4)", {.lr = 1e-3, .eps = 1e-4});
     optimizer<RMSprop>("RMSprop(p, lr=1e-3, weight_decay=0.05)", {.lr = 1e-3, .weight_decay = 0.05});
     optimizer<RMSprop>("RMSprop(p, lr=1e-3, momentum=0.9)", {.lr = 1e-3, .momentum = 0.9});
-    // What is left of the square after the mean's was taken away loses digits.
+    // The mean's square is subtracted from the square's mean, which loses digits.
     optimizer<RMSprop>("RMSprop(p, lr=1e-3, eps=1e-2, centered=True)", {.lr = 1e-3, .eps = 1e-2, .centered = true});
     optimizer<RMSprop>("RMSprop(p, lr=1e-3, eps=1e-2, centered=True, momentum=0.5)",
                        {.lr = 1e-3, .eps = 1e-2, .momentum = 0.5, .centered = true});
@@ -203,10 +204,10 @@ void all_optimizers() {
     optimizer<Adagrad>("Adagrad(p, maximize=True)", {.maximize = true});
 }
 
-/// What schedules look at that look at a metric: it falls, then it is worse for good.
+/// Metric for schedules that depend on one: it falls, then becomes worse permanently.
 double metric(int epoch) { return 1 / (1.0 + 0.2 * epoch) + (epoch > 30 ? 0.5 : 0) + 0.05 * std::sin(epoch); }
 
-/// Rates of both groups and what else is scheduled, of epoch 0 and the next hundred.
+/// Rates of both groups and other scheduled settings, for epoch 0 and the next hundred.
 template <class Kind = SGD, class Make>
 void schedule(const std::string& torch, Make&& make, const std::string& momentum = "momentum",
               const std::string& trained = "SGD(g, lr=0.1, momentum=0.9)",

@@ -1,6 +1,5 @@
-// Operations in destructors of static and of thread_local objects, when the objects that a thread keeps may be gone.
-// Memory that is given back from the end of main on is filled and kept: nothing may write into it or follow what it
-// holds.
+// Operations in destructors of static and of thread_local objects, after a thread's objects may have been destroyed.
+// Memory that is freed after the end of main is filled and kept: no operation may write to it or use its contents.
 #include <malloc.h>
 
 #include <algorithm>
@@ -21,20 +20,20 @@ namespace ls = lockstep;
 namespace {
 
 constexpr int filling = 0xDD;
-constexpr std::size_t most_blocks = 1 << 16;
+constexpr std::size_t max_blocks = 1 << 16;
 
 struct GivenBack {
     unsigned char* begin;
     std::size_t bytes;
 };
-GivenBack given_back[most_blocks];
+GivenBack given_back[max_blocks];
 std::atomic<std::size_t> blocks{0};
 std::atomic<bool> keeping{false};
 
 void give_back(void* memory) noexcept {
     if (memory == nullptr) return;
-    const std::size_t place = keeping ? blocks.fetch_add(1) : most_blocks;
-    if (place >= most_blocks) {
+    const std::size_t place = keeping ? blocks.fetch_add(1) : max_blocks;
+    if (place >= max_blocks) {
         std::free(memory);
         return;
     }
@@ -49,11 +48,11 @@ void give_back(void* memory) noexcept {
 }
 
 void require_untouched(const char* where) {
-    for (std::size_t i = 0; i < std::min(blocks.load(), most_blocks); ++i)
+    for (std::size_t i = 0; i < std::min(blocks.load(), max_blocks); ++i)
         for (std::size_t b = 0; b < given_back[i].bytes; ++b)
             if (given_back[i].begin[b] != filling)
                 fail(where, "byte " + std::to_string(b) + " of a block of " + std::to_string(given_back[i].bytes) +
-                                " was written after it had been given back");
+                                " was written after it had been freed");
 }
 
 void require(const char* where, const char* what, const ls::Tensor& value, float wanted) {
@@ -62,7 +61,7 @@ void require(const char* where, const char* what, const ls::Tensor& value, float
             fail(where, std::string(what) + " is " + std::to_string(number) + ", expected " + std::to_string(wanted));
 }
 
-/// On the host and on a virtual device, whose worker does them.
+/// On the host and on a virtual device, whose worker executes them.
 void operate(const char* where) {
     for (const ls::Device device : {ls::Device::host(), ls::Device::cpu(0)}) {
         const ls::Tensor three = ls::Tensor::full({4, 8}, 3, ls::DType::f32, device);
@@ -70,7 +69,7 @@ void operate(const char* where) {
         const ls::Tensor shorter = three.to(ls::DType::bf16);  // computed in f32 between conversions
         require(where, "relu(3) in bf16", ls::relu(shorter), 3);
         require(where, "sum of 8 threes in bf16", ls::sum(shorter, 1), 24);
-        require(where, "a copy turned round", three.transpose(0, 1).contiguous(), 3);
+        require(where, "a transposed copy", three.transpose(0, 1).contiguous(), 3);
     }
 }
 
@@ -82,8 +81,8 @@ struct Late {
     }
 };
 
-const Late first_static{"a static object made before all others"};
-thread_local const Late of_a_thread{"an object of a thread"};
+const Late first_static{"a static object created before all others"};
+thread_local const Late of_a_thread{"a thread-local object"};
 
 }  // namespace
 
@@ -97,10 +96,10 @@ void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }
 int main() {
     keeping = true;
     std::thread([] {
-        static_cast<void>(of_a_thread.where);  // made before what the operations keep: goes after that
+        static_cast<void>(of_a_thread.where);  // created before the operations' objects, so destroyed after them
         operate("a thread");
     }).join();
     static_cast<void>(of_a_thread.where);
     operate("main");
-    static const Late last_static{"a static object made after the first operations"};
+    static const Late last_static{"a static object created after the first operations"};
 }

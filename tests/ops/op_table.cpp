@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 bool Op::has_gradient() const {
     const std::vector<Input> list = inputs();
@@ -78,4 +78,4 @@ Array to_array(const Tensor& tensor) {
     return array;
 }
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

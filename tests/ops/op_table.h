@@ -1,5 +1,5 @@
 // The op table: one entry for every operation and set of attributes and shapes. test_ops.cpp runs each on every kind of
-// device against double-precision loops, values and gradients, with inputs that lie in every way and are tagged as a
+// device against double-precision loops, values and gradients, with inputs in every memory layout and tagged as a
 // batch; dump_ops.cpp writes it out for PyTorch
 // (tests/pytorch/check_ops.py). To add an operation: a struct in one of the op_table_*.cpp and its entries at the end
 // of that file.
@@ -12,12 +12,12 @@
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/tests/reference/ops.h"
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 using reference::Array;
 using reference::Sizes;
 
-/// Where an input's values come from.
+/// Kind of values of an input.
 enum class Values {
     any,       ///< distinct, in (-2, 2), none closer to 0 or to each other than their spacing
     positive,  ///< distinct, in (0.5, 2.5)
@@ -29,10 +29,10 @@ struct Input {
     Values values = Values::any;
     bool gradient = true;
     int classes = 0;
-    std::vector<double> exact = {};  ///< the values themselves, in place of generated ones
+    std::vector<double> exact = {};  ///< given values, in place of generated ones
 };
 
-/// Most that a result may be off, relative to the largest element of the reference (at least 1).
+/// Maximum error of a result, relative to the largest element of the reference (at least 1).
 constexpr double f32_bound = 2e-6;
 
 class Op {
@@ -43,17 +43,17 @@ public:
     virtual std::vector<Input> inputs() const = 0;
     virtual Tensor run(const std::vector<Tensor>& in) const = 0;
     virtual Array reference(const std::vector<Array>& in) const = 0;
-    /// The same in PyTorch, of tensors a, b, c, ...; empty: PyTorch cannot say it.
+    /// The same in PyTorch, of tensors a, b, c, ...; empty: no PyTorch equivalent.
     virtual std::string torch() const = 0;
     virtual double bound() const { return f32_bound; }
-    /// Infinities, NaN and the like: finite differences say nothing there.
+    /// Entries with infinities, NaN etc., for which finite differences are meaningless.
     virtual bool is_special() const { return false; }
-    /// Whether the result is tagged as a batch when this input alone is: dimension 0 of it is that of the result. Here:
-    /// the first input where they are of one size.
+    /// Whether the result is tagged as a batch if only this input is: its dimension 0 is that of the result. By default
+    /// true for the first input if the sizes are equal.
     virtual bool hands_on_batch(std::size_t input) const;
-    /// Whether the result lies as the first input does, in a layout of the backend's too: nothing is reordered.
+    /// Whether the result has the layout of the first input, including backend-specific layouts, without a reorder.
     virtual bool keeps_layout() const { return false; }
-    /// Gradients of sum(dy * y); finite differences of the reference unless there is something quicker.
+    /// Gradients of sum(dy * y); finite differences of the reference unless there is a faster way.
     virtual std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const;
     bool has_gradient() const;
 };
@@ -74,10 +74,10 @@ constexpr std::uint64_t seed = 5;
 
 /// Values for an input, the same in every run; exact in f32.
 Array make_values(const Input& input, std::uint32_t salt);
-/// As a tensor of `dtype` (classes: i64) on `device`.
+/// The values as a tensor of `dtype` (classes: i64) on `device`.
 Tensor to_tensor(const Array& values, const Input& input, DType dtype, Device device);
-/// Back, whatever the dtype.
+/// The values of a tensor of any dtype.
 Array to_array(const Tensor& tensor);
 Shape to_shape(const Sizes& sizes);
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

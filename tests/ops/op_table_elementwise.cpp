@@ -5,7 +5,7 @@
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/ops/op_table.h"
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 namespace {
 
@@ -52,7 +52,7 @@ struct BinaryOp final : Op {
         const Sizes &from = input == 0 ? a : b, &other = input == 0 ? b : a;
         return from.size() >= other.size() && (from.size() > other.size() || from[0] >= other[0]);
     }
-    /// A factor for each channel of each row. (Of inputs that both lie so the other kinds keep it too.)
+    /// A factor for each channel of each row. (Other kinds preserve the layout only if both inputs have it.)
     bool keeps_layout() const override {
         return kind == Arithmetic::mul && a.size() == 4 && b == Sizes{a[0], a[1], 1, 1};
     }
@@ -73,11 +73,11 @@ struct UnaryOp final : Op {
     std::vector<Input> inputs() const override { return {{shape, values}}; }
     Tensor run(const std::vector<Tensor>& in) const override { return function(in[0]); }
     Array reference(const std::vector<Array>& in) const override { return reference::map(in[0], loop); }
-    bool keeps_layout() const override { return expression != "7 / a"; }  // that is one of two tensors
+    bool keeps_layout() const override { return expression != "7 / a"; }  // that one has two tensors
 };
 
-/// Masks are drawn by counter, so the loop draws them again: element e of the mask has counter e where dimension 0 is
-/// the batch, and in eager use (shard 0) otherwise too.
+/// Masks are drawn by counter, so the loop draws them again: element e of the mask has counter e if dimension 0 is the
+/// batch, and also otherwise in eager use (shard 0).
 struct DropoutOp final : Op {
     DropoutOp(Sizes s, double probability, bool whole_channels, bool is_batch)
         : shape(std::move(s)), p(probability), channels(whole_channels), batch(is_batch) {}
@@ -97,7 +97,7 @@ struct DropoutOp final : Op {
     Array reference(const std::vector<Array>& in) const override {
         Array y = in[0];
         const std::ptrdiff_t group = channels ? y.size() / (shape[0] * shape[1]) : 1;
-        StepState state;
+        StepCounters state;
         state.seed = seed;
         for (std::ptrdiff_t i = 0; i < y.size(); ++i) {
             const float u = to_uniform(random_bits(state, 0, static_cast<std::uint64_t>(i / group)));
@@ -190,4 +190,4 @@ void add_elementwise(Table& table) {
     table.push_back(std::make_unique<DropoutOp>(Sizes{3, 5}, 0.999999, false, false));
 }
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

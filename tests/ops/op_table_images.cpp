@@ -1,4 +1,4 @@
-// Images of the op table: other sizes, padding, and channels put together.
+// Image entries of the op table: resizing, padding, and concatenation of channels.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,11 +9,11 @@
 #include "lockstep/ops/histogram.h"
 #include "lockstep/tests/ops/op_table.h"
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 namespace {
 
-/// What an image and its interpolation have in common along one dimension: weights (out, in), by PyTorch's formulas.
+/// Linear map from an image to its interpolation along one dimension: weights (out, in), by PyTorch's formulas.
 struct Weights {
     std::ptrdiff_t out, in;
     std::vector<double> of;
@@ -31,7 +31,7 @@ struct Weights {
             const double corners = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
             const double at = options.align_corners ? static_cast<double>(o) * corners
                                                     : std::max(0.0, (static_cast<double>(o) + 0.5) * ratio - 0.5);
-            // A hat over every element; what lies beyond the last one is its.
+            // A hat function for every element; positions beyond the last element belong to that one.
             for (std::ptrdiff_t i = 0; i < in; ++i)
                 row[i] +=
                     std::max(0.0, 1 - std::abs(std::min(at, static_cast<double>(in - 1)) - static_cast<double>(i)));
@@ -113,15 +113,15 @@ struct PadOp final : Op {
         });
         return y;
     }
-    /// But where channels are cut, or what pads them would not be zero.
+    /// True unless channels are cropped, or their padding would not be zero.
     bool keeps_layout() const override { return amounts.size() <= 4 && (value == 0 || shape[1] % 16 == 0); }
 };
 
-/// Channels of images one after another, as a U-Net's decoder puts them.
+/// Concatenation of channels of images, as in a U-Net's decoder.
 struct CatChannelsOp final : Op {
     CatChannelsOp(Sizes x, std::vector<std::ptrdiff_t> c, bool keeps)
         : shape(std::move(x)), channels(std::move(c)), keeps_blocks(keeps) {}
-    Sizes shape;  ///< but for the channels
+    Sizes shape;  ///< except for the channels
     std::vector<std::ptrdiff_t> channels;
     bool keeps_blocks;
 
@@ -257,4 +257,4 @@ void add_images(Table& table) {
                                                   std::vector<double>{-2, -1.5, -1, -0.1, 0, 0.3, 1, 1.9}));
 }
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

@@ -4,7 +4,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/tests/ops/op_table.h"
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 namespace {
 
@@ -70,7 +70,7 @@ struct ConvOp final : Op {
     std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
         return reference::conv2d_gradients(in[0], in[1], bias, window(), dy);
     }
-    // Winograd's transforms cost some digits.
+    // Winograd's transforms lose some digits.
     double bound() const override { return 5e-6; }
 };
 
@@ -139,7 +139,7 @@ struct ConvTransposeOp final : Op {
         for (std::ptrdiff_t i = 0; i < dy.size(); ++i) gradients[2][i / plane % weight[1]] += dy[i];
         return gradients;
     }
-    // As ConvOp's.
+    // Same bound as ConvOp.
     double bound() const override { return 5e-6; }
 };
 
@@ -197,8 +197,33 @@ struct BatchNormOp final : Op {
             training ? reference::channel_stats(in[0]) : reference::ChannelStats{in[3].v, in[4].v};
         return reference::batch_norm(in[0], stats, affine ? in[1] : one, affine ? in[2] : zero, eps);
     }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        const reference::ChannelStats stats =
+            training ? reference::channel_stats(in[0]) : reference::ChannelStats{in[3].v, in[4].v};
+        const std::ptrdiff_t pixels = shape[2] * shape[3], count = shape[0] * pixels;
+        std::vector<Array> gradients{Array(shape), Array(in[1].shape), Array(in[2].shape), Array(), Array()};
+        for (std::ptrdiff_t c = 0; c < shape[1]; ++c) {
+            const auto channel = static_cast<std::size_t>(c);
+            const double scale = 1 / std::sqrt(stats.variance[channel] + eps);
+            const auto normalized = [&](std::ptrdiff_t i) { return (in[0][i] - stats.mean[channel]) * scale; };
+            const auto for_each = [&](auto visit) {
+                for (std::ptrdiff_t k = 0; k < count; ++k) visit((k / pixels * shape[1] + c) * pixels + k % pixels);
+            };
+            double& weight = gradients[1][c];
+            double& bias = gradients[2][c];
+            for_each([&](std::ptrdiff_t i) {
+                weight += dy[i] * normalized(i);
+                bias += dy[i];
+            });
+            for_each([&](std::ptrdiff_t i) {
+                const double of_statistics = (bias + normalized(i) * weight) / static_cast<double>(count);
+                gradients[0][i] = (affine ? in[1][c] : 1) * scale * (dy[i] - (training ? of_statistics : 0));
+            });
+        }
+        return gradients;
+    }
     bool keeps_layout() const override { return shape[1] % 16 == 0; }
-    // Two values in a channel can lie close together: their distance divides.
+    // Two values in a channel can be close together: their distance is a divisor.
     double bound() const override { return 2e-5; }
 };
 
@@ -239,6 +264,32 @@ struct LayerNormOp final : Op {
         }
         return y;
     }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        const std::ptrdiff_t size = in[1].size();
+        std::vector<Array> gradients{Array(shape), Array(layer), Array(layer)};
+        for (std::ptrdiff_t first = 0; first < dy.size(); first += size) {
+            const double* const x = &in[0].v[static_cast<std::size_t>(first)];
+            const double* const g = &dy.v[static_cast<std::size_t>(first)];
+            const auto of = [size](auto value) {
+                double sum = 0;
+                for (std::ptrdiff_t i = 0; i < size; ++i) sum += value(i);
+                return sum / static_cast<double>(size);
+            };
+            const double mean = of([&](std::ptrdiff_t i) { return x[i]; });
+            const double scale =
+                1 / std::sqrt(of([&](std::ptrdiff_t i) { return (x[i] - mean) * (x[i] - mean); }) + eps);
+            const auto normalized = [&](std::ptrdiff_t i) { return (x[i] - mean) * scale; };
+            const auto weighted = [&](std::ptrdiff_t i) { return g[i] * (weight ? in[1][i] : 1); };
+            const double of_mean = of(weighted);
+            const double of_scale = of([&](std::ptrdiff_t i) { return weighted(i) * normalized(i); });
+            for (std::ptrdiff_t i = 0; i < size; ++i) {
+                gradients[0][first + i] = scale * (weighted(i) - of_mean - normalized(i) * of_scale);
+                gradients[1][i] += g[i] * normalized(i);
+                gradients[2][i] += g[i];
+            }
+        }
+        return gradients;
+    }
 };
 
 struct SoftmaxOp final : Op {
@@ -261,6 +312,18 @@ struct SoftmaxOp final : Op {
         const int along = dim < 0 ? dim + static_cast<int>(shape.size()) : dim;
         const Array result = reference::log_softmax(in[0], static_cast<std::size_t>(along));
         return logarithm ? result : reference::map(result, [](double y) { return std::exp(y); });
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        const auto product = [](double a, double b) { return a * b; };
+        const auto difference = [](double a, double b) { return a - b; };
+        const auto along = static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim);
+        const Array y = reference(in);
+        if (!logarithm) {
+            const Array mean = reference::sum(reference::combine(dy, y, product), {along});
+            return {reference::combine(y, reference::combine(dy, mean, difference), product)};
+        }
+        const Array shares = reference::map(y, [](double value) { return std::exp(value); });
+        return {reference::combine(dy, reference::combine(shares, reference::sum(dy, {along}), product), difference)};
     }
 };
 
@@ -305,12 +368,18 @@ void add_layers(Table& table) {
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 10, 7, 9}, 3, 2, 1));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{3, 20, 5, 6}, Pair{3, 2}, Pair{1, 2}, Pair{1, 0}));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 8, 8}, 3, 1, 0));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 3, 7, 6}, 2, 2, 0));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 7, 5}, 2, 2, 0));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 20, 8, 10}, 3, 3, 0));
     for (const bool training : {true, false})
         for (const bool affine : {true, false}) {
             table.push_back(std::make_unique<BatchNormOp>(Sizes{4, 3, 5, 3}, training, affine));
             table.push_back(std::make_unique<BatchNormOp>(Sizes{2, 16, 3, 4}, training, affine));
             table.push_back(std::make_unique<BatchNormOp>(Sizes{1, 10, 3, 5}, training, affine));
             table.push_back(std::make_unique<BatchNormOp>(Sizes{7, 1, 1, 1}, training, affine));
+            // Sums by warps and by blocks, in parts.
+            table.push_back(std::make_unique<BatchNormOp>(Sizes{4, 3, 12, 13}, training, affine));
+            table.push_back(std::make_unique<BatchNormOp>(Sizes{2, 2, 90, 50}, training, affine));
         }
     for (const bool weight : {true, false})
         for (const bool bias : {true, false}) {
@@ -321,6 +390,8 @@ void add_layers(Table& table) {
             table.push_back(std::make_unique<LayerNormOp>(Sizes{3, 4, 5}, 2, weight, bias));
             table.push_back(std::make_unique<LayerNormOp>(Sizes{2, 16, 3, 5}, 3, weight, bias));
             table.push_back(std::make_unique<LayerNormOp>(Sizes{3, 1100}, 1, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{2, 2049}, 1, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{700, 5}, 1, weight, bias));
         }
     for (const bool logarithm : {true, false}) {
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{5, 10}, 1));
@@ -329,7 +400,11 @@ void add_layers(Table& table) {
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{6, 7}, 0));
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{2, 16, 3, 5}, 1));
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{67, 33}, 1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{3, 700}, 1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{2, 2049}, 1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{1, 9000}, -1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{2100, 3}, 0));
     }
 }
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

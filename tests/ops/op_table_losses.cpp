@@ -8,7 +8,7 @@
 #include "lockstep/ops/loss.h"
 #include "lockstep/tests/ops/op_table.h"
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 namespace {
 
@@ -53,6 +53,24 @@ struct NllOp final : Op {
         const reference::Nll nll = reference::nll(logits ? reference::log_softmax(in[0], 1) : in[0], in[1],
                                                   weights ? in[2] : Array(), static_cast<double>(ignore_index));
         return Array(Sizes{}, reduction == Reduction::mean ? nll.numerator / nll.weight : nll.numerator);
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        const Array logarithms = reference::log_softmax(in[0], 1);
+        const double weight =
+            reference::nll(in[0], in[1], weights ? in[2] : Array(), static_cast<double>(ignore_index)).weight;
+        const double share = reduction == Reduction::mean ? dy[0] / weight : dy[0];
+        const std::ptrdiff_t positions = in[1].size() / rows;
+        Array dx(in[0].shape);
+        for (std::ptrdiff_t i = 0; i < in[1].size(); ++i) {
+            const auto target = static_cast<std::ptrdiff_t>(in[1][i]);
+            if (target == ignore_index) continue;
+            const double gradient = -share * (weights ? in[2][target] : 1);
+            const std::ptrdiff_t first = i / positions * classes * positions + i % positions;
+            dx[first + target * positions] = gradient;
+            for (std::ptrdiff_t c = 0; logits && c < classes; ++c)
+                dx[first + c * positions] -= gradient * std::exp(logarithms[first + c * positions]);
+        }
+        return {dx, Array(), Array()};
     }
 };
 
@@ -99,7 +117,7 @@ struct BceOp final : Op {
     }
 };
 
-/// Dice of probabilities, or of anything: targets are masks, or classes.
+/// Dice of probabilities or arbitrary numbers: targets are masks or classes.
 struct DiceOp final : Op {
     DiceOp(Sizes s, bool of_classes, const DiceOptions& o) : shape(std::move(s)), classes(of_classes), options(o) {}
     Sizes shape;
@@ -111,7 +129,7 @@ struct DiceOp final : Op {
                            classes ? "classes" : "masks", options.over == DiceOver::image ? "images" : "the batch",
                            options.include_background ? "" : ", without background");
     }
-    /// The formulas of the PyTorch program, which has no such function.
+    /// The formulas in PyTorch operations, because PyTorch has no such function.
     std::string torch() const override {
         const std::string target = !classes        ? "b"
                                    : shape[1] == 1 ? "b.unsqueeze(1).double()"
@@ -175,6 +193,11 @@ struct MseOp final : Op {
         if (reduction == Reduction::mean) y[0] /= static_cast<double>(in[0].size());
         return y;
     }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        const double share = 2 * dy[0] / (reduction == Reduction::mean ? static_cast<double>(in[0].size()) : 1);
+        return {reference::combine(in[0], in[1], [share](double a, double b) { return share * (a - b); }),
+                reference::combine(in[0], in[1], [share](double a, double b) { return share * (b - a); })};
+    }
 };
 
 }  // namespace
@@ -189,6 +212,8 @@ void add_losses(Table& table) {
                 table.push_back(std::make_unique<NllOp>(2, 3, weights, 1, reduction, logits, Sizes{5, 4}));
                 table.push_back(std::make_unique<NllOp>(2, 16, weights, -100, reduction, logits, Sizes{3, 5}));
                 table.push_back(std::make_unique<NllOp>(3, 2, weights, -100, reduction, logits, Sizes{7}));
+                // Sums by blocks, in parts.
+                table.push_back(std::make_unique<NllOp>(9000, 2, weights, 1, reduction, logits));
             }
     for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
         table.push_back(std::make_unique<BceOp>(Sizes{4, 3}, Sizes{}, Sizes{}, reduction));
@@ -197,6 +222,7 @@ void add_losses(Table& table) {
         table.push_back(std::make_unique<MseOp>(Sizes{7, 3}, reduction));
         table.push_back(std::make_unique<MseOp>(Sizes{1}, reduction));
         table.push_back(std::make_unique<MseOp>(Sizes{2, 16, 3, 5}, reduction));
+        table.push_back(std::make_unique<MseOp>(Sizes{2, 4500}, reduction));
     }
     for (const DiceOver over : {DiceOver::batch, DiceOver::image})
         for (const bool classes : {false, true}) {
@@ -209,4 +235,4 @@ void add_losses(Table& table) {
         }
 }
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// Reductions, pieces and matrix products of the op table.
+// Reductions, parts of tensors and matrix products of the op table.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -6,7 +6,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/tests/ops/op_table.h"
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 namespace {
 
@@ -38,7 +38,7 @@ struct SumOp final : Op {
     bool hands_on_batch(std::size_t) const override {
         return !dims.empty() && std::find(dims.begin(), dims.end(), 0) == dims.end();
     }
-    Array reference(const std::vector<Array>& in) const override {
+    std::vector<std::size_t> summed() const {
         std::vector<std::size_t> over;
         for (const int dim : dims)
             over.push_back(static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim));
@@ -46,6 +46,17 @@ struct SumOp final : Op {
             over.resize(shape.size());
             std::iota(over.begin(), over.end(), std::size_t{0});
         }
+        return over;
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        Sizes kept = shape;
+        for (const std::size_t d : summed()) kept[d] = 1;
+        const double share = is_mean ? static_cast<double>(dy.size()) / static_cast<double>(in[0].size()) : 1;
+        return {reference::combine(Array(shape), reference::reshape(dy, kept),
+                                   [share](double, double gradient) { return gradient * share; })};
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        const std::vector<std::size_t> over = summed();
         Array y = reference::sum(in[0], over);
         if (is_mean)
             y = reference::map(y, [n = in[0].size() / y.size()](double x) { return x / static_cast<double>(n); });
@@ -151,15 +162,26 @@ void add_reductions(Table& table) {
                 {{2, 32, 3, 3}, {0, 2, 3}},
                 {{1, 10, 3, 5}, {2, 3}},
                 {{2, 20, 3, 5}, {1}},
-                {{131, 33}, {0}}};
+                {{131, 33}, {0}},
+                // By blocks, in one part and in several; by single threads, in parts.
+                {{2, 2049}, {1}},
+                {{3, 9000}, {-1}},
+                {{2100, 3}, {0}}};
     for (const auto& [shape, dims] : sums)
         for (const bool keepdim : {false, true})
             for (const bool is_mean : {false, true}) {
                 if (keepdim && dims.empty()) continue;
                 table.push_back(std::make_unique<SumOp>(shape, dims, keepdim, is_mean));
             }
-    for (const auto& [shape, dim] : std::vector<std::pair<Sizes, int>>{
-             {{7}, 0}, {{5, 10}, 1}, {{5, 10}, 0}, {{1, 3, 4}, -1}, {{2, 16, 5, 3}, 1}, {{3, 1}, 1}})
+    for (const auto& [shape, dim] : std::vector<std::pair<Sizes, int>>{{{7}, 0},
+                                                                       {{5, 10}, 1},
+                                                                       {{5, 10}, 0},
+                                                                       {{1, 3, 4}, -1},
+                                                                       {{2, 16, 5, 3}, 1},
+                                                                       {{3, 1}, 1},
+                                                                       {{2, 2049}, 1},
+                                                                       {{3, 9000}, -1},
+                                                                       {{2100, 3}, 0}})
         table.push_back(std::make_unique<ArgMaxOp>(shape, dim));
     table.push_back(std::make_unique<CatOp>(std::vector<Sizes>{{3, 5}, {2, 5}}, 0));
     table.push_back(std::make_unique<CatOp>(std::vector<Sizes>{{3, 5}, {3, 1}, {3, 4}}, 1));
@@ -227,4 +249,4 @@ void add_reductions(Table& table) {
     table.push_back(std::make_unique<SumOverShardsOp>());
 }
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

@@ -1,5 +1,5 @@
-// Special values in the op table: infinities, NaN, zeros of both signs, numbers whose reciprocal overflows, reductions
-// of nothing. Gradients are what PyTorch's rule (derivatives.yaml) comes to there, written out.
+// Special values in the op table: infinities, NaN, zeros of both signs, numbers whose reciprocal overflows, empty
+// reductions. Gradients are the results of PyTorch's rule (derivatives.yaml), written out.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,16 +9,16 @@
 #include "lockstep/ops/loss.h"
 #include "lockstep/tests/ops/op_table.h"
 
-namespace lockstep::op_table {
+namespace lockstep::test {
 
 namespace {
 
 constexpr double inf = INFINITY, nan = NAN;
-constexpr double tiny = 0x1p-133;  ///< an f32 whose reciprocal is none
+constexpr double tiny = 0x1p-133;  ///< an f32 whose reciprocal is not an f32
 
 /// One expression, its result and its gradients as formulas.
 struct SpecialOp final : Op {
-    std::string label, expression;  ///< the label is the expression where there is none
+    std::string label, expression;  ///< an empty label means the expression
     std::vector<Input> in;
     std::function<Tensor(const std::vector<Tensor>&)> function;
     std::function<Array(const std::vector<Array>&)> result;
@@ -87,7 +87,7 @@ std::unique_ptr<Op> binary(std::string torch, Tensor (*function)(const Tensor&, 
 void add_unary(Table& table) {
     const std::vector<double> all{nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 4.0, tiny, -tiny};
     const std::vector<double> roots{nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 4.0};
-    // Comparison alone decides: NaN hands its gradient on.
+    // Only a comparison decides: NaN passes its gradient on.
     table.push_back(unary(
         "torch.relu(a)", relu, all, [](double x) { return x < 0 ? 0 : x; },
         [](double x, double dy) { return x <= 0 ? 0 : dy; }));
@@ -140,7 +140,7 @@ void add_unary(Table& table) {
     table.push_back(unary(
         "a / 0", [](const Tensor& x) { return x / 0; }, roots, [](double x) { return x / 0.0; },
         [](double, double dy) { return dy / 0.0; }));
-    // Finite, though 1 / tiny is none in f32; so is the gradient, which is therefore left out.
+    // The result is finite although 1 / tiny overflows in f32; the gradient would overflow and is omitted.
     table.push_back(unary(
         "a / 2.0**-133", [](const Tensor& x) { return x / tiny; }, {0x1p-30, -0x1p-20, 0, inf, nan},
         [](double x) { return x / tiny; }, [](double, double dy) { return dy; }, false));
@@ -161,12 +161,12 @@ void add_binary(Table& table) {
     table.push_back(binary(
         "a / b", div, values, values, [](double a, double b) { return a / b; },
         [](double, double b, double dy) { return dy / b; }, db));
-    // dy / b is infinite in f32, and a / b is 0. (The gradient of a is infinite too.)
+    // dy / b is infinite in f32, and a / b is 0. (The gradient of a is infinite as well.)
     table.push_back(binary(
         "a / b", div, {0.0, -0.0}, {tiny, -tiny}, [](double a, double b) { return a / b; }, nullptr, db));
 }
 
-/// Windows of k x k, stride 2: the last NaN is the largest, or else the first largest.
+/// Windows of k x k, stride 2: the maximum is the last NaN, or else the first largest element.
 std::unique_ptr<Op> pooling(Sizes shape, std::vector<double> values, int k, int padding) {
     auto op = std::make_unique<SpecialOp>();
     op->expression = fmt::format("F.max_pool2d(a, {}, 2, {})", k, padding);
@@ -198,7 +198,7 @@ std::unique_ptr<Op> pooling(Sizes shape, std::vector<double> values, int k, int 
     return op;
 }
 
-/// One row of `values`, or where `mean` the mean of nothing.
+/// log_softmax of the rows of `values`.
 std::unique_ptr<Op> log_softmax_rows(Sizes shape, std::vector<double> values) {
     auto op = std::make_unique<SpecialOp>();
     op->expression = "F.log_softmax(a, 1)";
@@ -262,7 +262,7 @@ std::unique_ptr<Op> mse(std::vector<double> a, std::vector<double> b) {
     return op;
 }
 
-/// Sums and means of nothing.
+/// Sums and means without elements.
 std::unique_ptr<Op> empty(std::string torch, Tensor (*function)(const Tensor&), Sizes shape, Sizes out, double value) {
     auto op = std::make_unique<SpecialOp>();
     op->expression = std::move(torch);
@@ -286,7 +286,7 @@ std::unique_ptr<Op> argmax_rows(Sizes shape, std::vector<double> values, std::ve
     return op;
 }
 
-/// x (rows, 3) times weight (2, 3)^T: every product counts, 0 times infinity too.
+/// x (rows, 3) times weight (2, 3)^T: every product counts, including 0 times infinity.
 std::unique_ptr<Op> linear_rows(std::vector<double> x, std::vector<double> weight) {
     auto op = std::make_unique<SpecialOp>();
     op->expression = "F.linear(a, b)";
@@ -343,4 +343,4 @@ void add_special_values(Table& table) {
     table.push_back(linear_rows({0, inf, 1, nan, 0, 0, 1, 2, 3, 0, 0, -inf}, {1, 0, 2, 0, 1, 1}));
 }
 
-}  // namespace lockstep::op_table
+}  // namespace lockstep::test

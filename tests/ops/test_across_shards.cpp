@@ -1,14 +1,14 @@
-// The operations that span shards, at the level of their CPU kernels: eager use has one shard only.
+// The operations across shards, tested on their CPU kernels: eager use has only one shard.
 #include <cmath>
 
-#include "lockstep/ops/internal/normalization_operations.h"
-#include "lockstep/ops/internal/shard_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/op_table.h"
 
 using namespace lockstep;
-using op_table::Array;
+using test::Array;
 
 namespace {
 
@@ -26,12 +26,12 @@ std::vector<float> across(const Op& operation, const std::vector<std::vector<flo
     for (const auto& shard : shards) in.push_back(const_cast<float*>(shard.data()));
     void* outputs[] = {out.data()};
     REQUIRE(kernel->scratch_bytes() == 0);
-    const Launch launch{Device::host()};
-    kernel->run({launch, in.data(), outputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, request.shards});
+    const ExecContext context{Device::host()};
+    kernel->run({context, in.data(), outputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, request.shards});
     return out;
 }
 
-/// The tree of the design: [lo, hi) splits at the largest power of two below its length.
+/// The tree of shards: [lo, hi) splits at the largest power of two below its length.
 float tree_sum(const std::vector<std::vector<float>>& shards, std::size_t element, std::size_t lo, std::size_t hi) {
     if (hi - lo == 1) return shards[lo][element];
     std::size_t half = 1;
@@ -41,11 +41,11 @@ float tree_sum(const std::vector<std::vector<float>>& shards, std::size_t elemen
 
 }  // namespace
 
-TEST_CASE("sums over shards follow the tree, to the bit") {
+TEST_CASE("sums over shards follow the tree bit for bit") {
     for (std::size_t count = 1; count <= 17; ++count) {
         std::vector<std::vector<float>> shards;
         for (std::size_t s = 0; s < count; ++s) {
-            const Array values = op_table::make_values({{37}}, static_cast<std::uint32_t>(s));
+            const Array values = test::make_values({{37}}, static_cast<std::uint32_t>(s));
             shards.emplace_back(values.v.begin(), values.v.end());
         }
         const std::vector<float> found = across(SumOverShards{}, shards);
@@ -53,15 +53,15 @@ TEST_CASE("sums over shards follow the tree, to the bit") {
     }
 }
 
-TEST_CASE("statistics of shards of unequal length pool to those of the whole batch, or are those of shard 0") {
+TEST_CASE("statistics of shards of unequal size are pooled over the batch, or are those of shard 0") {
     constexpr std::ptrdiff_t channels = 3, plane = 10;
     for (const std::vector<std::ptrdiff_t>& rows :
          {std::vector<std::ptrdiff_t>{4}, {3, 3, 2}, {3, 3, 3, 3, 3, 3, 2}, {1, 1, 1, 1, 1}}) {
         std::vector<Array> batches;
         std::vector<std::vector<float>> shards;
         for (std::size_t s = 0; s < rows.size(); ++s) {
-            Array x = op_table::make_values({{rows[s], channels, 2, 5}}, static_cast<std::uint32_t>(s));
-            for (double& value : x.v) value += 100 * static_cast<double>(s + 1);  // means far apart
+            Array x = test::make_values({{rows[s], channels, 2, 5}}, static_cast<std::uint32_t>(s));
+            for (double& value : x.v) value += 100 * static_cast<double>(s + 1);  // very different means
             const reference::ChannelStats stats = reference::channel_stats(x);
             const double n = static_cast<double>(rows[s] * plane);
             std::vector<float> packed;

@@ -1,4 +1,4 @@
-// AdaScale's gain and YellowFin's momentum where the answer is known: on quadratics with noise of a given variance.
+// AdaScale's gain and YellowFin's momentum in cases with known results: quadratics with noise of a given variance.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int elements = 50;
 
-/// Of f(x) = |x|^2 / 2 at a point where each of `elements` has gradient `slope`, with noise of deviation `noise` in
-/// each shard and element.
+/// Measurements for f(x) = |x|^2 / 2 at a point where each of `elements` has gradient `slope`, with noise of deviation
+/// `noise` in each shard and element.
 GradientMeasures measured(std::mt19937& random, int shards, double slope, double noise) {
     std::normal_distribution<double> normal;
     std::vector<double> mean(elements, 0);
@@ -43,7 +43,7 @@ std::string refusal(AdaptiveRates& rates, const std::map<std::string, double>& s
 
 }  // namespace
 
-TEST_CASE("AdaScale finds the gain of a noisy quadratic, from 1 without noise to the number of shards") {
+TEST_CASE("AdaScale estimates the gain of a noisy quadratic: 1 without noise, up to the number of shards") {
     for (const int shards : {2, 8})
         for (const double noise : {0.0, 0.5, 2.0, 50.0}) {
             std::mt19937 random(1);
@@ -61,7 +61,7 @@ TEST_CASE("AdaScale finds the gain of a noisy quadratic, from 1 without noise to
         }
 }
 
-TEST_CASE("YellowFin's single step is the least that a scan finds") {
+TEST_CASE("YellowFin's single step is the minimum found by a scan") {
     for (const double variance : {1e-4, 0.1, 3.0})
         for (const double distance : {0.1, 1.0, 20.0})
             for (const double largest : {0.5, 5.0, 500.0}) {
@@ -79,22 +79,21 @@ TEST_CASE("YellowFin's single step is the least that a scan finds") {
             }
 }
 
-TEST_CASE("YellowFin comes to what it must be where slope and noise stay as they are") {
-    // Without noise all squares are 50: curvatures are alike, the distance is 1 / norm, and nothing speaks for
-    // momentum.
+TEST_CASE("YellowFin converges to the expected values if slope and noise are constant") {
+    // Without noise all squares are 50: curvatures are equal, the distance is 1 / norm, and the momentum is 0.
     std::mt19937 random(2);
     YellowFin still({.smoothing = 0.9});
     for (int step = 0; step < 100; ++step) still.update(measured(random, 4, 1, 0));
     CHECK(still.momentum() == Approx(0).margin(1e-6));
     CHECK(still.lr() == Approx(1.0 / elements).epsilon(1e-6));
-    // With noise there is some, and the rate is smaller.
+    // With noise there is momentum, and the rate is smaller.
     YellowFin shaken({.smoothing = 0.9});
     for (int step = 0; step < 300; ++step) shaken.update(measured(random, 4, 1, 20));
     CHECK(shaken.momentum() > 0.05);
     CHECK(shaken.lr() < still.lr());
 }
 
-TEST_CASE("measures that are not finite are left out, and one shard is refused") {
+TEST_CASE("non-finite measurements are ignored, and a single shard is rejected") {
     AdaScale scale;
     YellowFin fin;
     std::mt19937 random(3);
@@ -113,7 +112,7 @@ TEST_CASE("measures that are not finite are left out, and one shard is refused")
     CHECK_THROWS_AS(YellowFin({.smoothing = 1}), InvalidArgument);
 }
 
-TEST_CASE("a state that no rule can have is refused, and nothing changes") {
+TEST_CASE("an impossible state is rejected, and nothing changes") {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
     AdaScale scale;
     YellowFin fin;

@@ -1,5 +1,4 @@
-// Autocast: which function computes in which dtype, that gradients reach f32 parameters, and that 16-bit results are
-// those of f32, rounded.
+// Autocast: compute dtypes of functions, gradients of f32 parameters, and 16-bit results equal to rounded f32 results.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -15,16 +14,16 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::message_of;
+using lockstep::test::message_of;
 
 namespace {
 
 constexpr DType narrow[] = {DType::bf16, DType::f16};
 
-/// Numbers that f16 and bf16 hold, sums of a few products too.
+/// Numbers that f16 and bf16 can represent, including sums of a few products.
 Tensor whole_numbers(const Shape& shape, DType dtype = DType::f32) {
     std::vector<float> values(static_cast<std::size_t>(shape.numel()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<int>(i * 7 % 5) - 2);
@@ -35,7 +34,8 @@ std::vector<float> values_of(const Tensor& x) { return x.to(DType::f32).to_vecto
 
 }  // namespace
 
-TEST_CASE("f16 on a CPU device is said to be emulated, once") {  // the first case: it is said once in a process
+TEST_CASE(
+    "a single warning says that f16 is emulated on CPU devices") {  // must be the first case: warns once per process
     std::vector<std::string> warnings;
     const WarningHandler before = set_warning_handler([&](const std::string& text) { warnings.push_back(text); });
     const Tensor x = Tensor::full({7, 3}, 1, DType::f16);
@@ -48,7 +48,7 @@ TEST_CASE("f16 on a CPU device is said to be emulated, once") {  // the first ca
         "f16 is emulated on CPU devices: it is computed in f32 and rounded, so it is not faster than f32; bf16 may be");
 }
 
-TEST_CASE("functions compute in the dtype that PyTorch's lists say") {
+TEST_CASE("functions compute in the dtypes of PyTorch's lists") {
     for (const DType dtype : narrow) {
         const Tensor image = whole_numbers({2, 3, 6, 6}), filter = whole_numbers({4, 3, 3, 3});
         const Tensor matrix = whole_numbers({4, 4}), small = matrix.to(dtype), labels = Tensor::zeros({4}, DType::i64);
@@ -66,7 +66,7 @@ TEST_CASE("functions compute in the dtype that PyTorch's lists say") {
             {"dropout", dropout(small, 0.5, true)},
             {"batch_norm", batch_norm(small_image, Tensor::zeros({3}), vector, vector, vector, {.training = true})},
             {"cat of one dtype", cat({small, small})},
-            {"a number beside it", small * 2.0 + 1.0},
+            {"a number as operand", small * 2.0 + 1.0},
         };
         for (const auto& [name, result] : narrows) {
             CAPTURE(name);
@@ -100,7 +100,7 @@ TEST_CASE("functions compute in the dtype that PyTorch's lists say") {
     }
 }
 
-TEST_CASE("the scope is the last one that is alive, and backward has none") {
+TEST_CASE("the innermost live scope applies, and backward has none") {
     const Tensor a = whole_numbers({4, 4}), b = whole_numbers({4, 4}).requires_grad_();
     CHECK(matmul(a, b).dtype() == DType::f32);
     {
@@ -125,7 +125,7 @@ TEST_CASE("the scope is the last one that is alive, and backward has none") {
           "Autocast: dtype f32 is not a 16-bit float; expected DType::f16, DType::bf16 or std::nullopt");
 }
 
-TEST_CASE("a parameter is converted once in a scope, and again when it was written") {
+TEST_CASE("a parameter is converted once per scope, and again after a write") {
     const Tensor weight = whole_numbers({3, 3}).requires_grad_();
     const Autocast scope(DType::bf16);
     const Tensor once = Autocast::cast(weight, DType::bf16), twice = Autocast::cast(weight, DType::bf16);
@@ -140,7 +140,7 @@ TEST_CASE("a parameter is converted once in a scope, and again when it was writt
     CHECK(Autocast::cast(x, DType::bf16).impl() != Autocast::cast(x, DType::bf16).impl());
 }
 
-TEST_CASE("16-bit results are those of f32, rounded, and come from every layout") {
+TEST_CASE("16-bit results are rounded f32 results, from every layout") {
     for (const DType dtype : narrow)
         for (const Device device : {Device::host(), Device::cpu(0)})
             for (const std::int64_t channels : {3, 16}) {
@@ -156,7 +156,7 @@ TEST_CASE("16-bit results are those of f32, rounded, and come from every layout"
                 const auto found = values_of(y), exact = values_of(expected);
                 for (std::size_t i = 0; i < found.size(); ++i)
                     CHECK(std::abs(found[i] - exact[i]) <= step * std::abs(exact[i]) + 1e-5f);
-                // ReLU of what a convolution leaves, whatever that is, and of a view of it.
+                // ReLU of a convolution's result, in any layout, and of a view of it.
                 const Tensor rows = y.slice(0, 1, 2);
                 auto positive = values_of(y);
                 for (float& value : positive) value = std::max(value, 0.0f);
@@ -166,8 +166,8 @@ TEST_CASE("16-bit results are those of f32, rounded, and come from every layout"
             }
 }
 
-TEST_CASE("dropout of 16-bit floats scales by what f32 holds of 1 / (1 - p)") {
-    // bf16 would have 1.109375 for 1 / 0.9, and each element of 100 be 111 in place of 111.111.
+TEST_CASE("dropout of 16-bit floats scales by 1 / (1 - p) in f32") {
+    // bf16 would round 1 / 0.9 to 1.109375, and each element of 100 would be 111 instead of 111.111.
     const Tensor y = dropout(Tensor::full({64}, 100).to(DType::f16), 0.1, true);
     for (const float value : values_of(y)) CHECK((value == 0 || value == 111.125f));
 }
@@ -188,14 +188,14 @@ TEST_CASE("a layer normalises 16-bit images with f32 parameters and statistics")
           ".to(dtype))");
 }
 
-TEST_CASE("dtypes still do not mix outside of a scope") {
+TEST_CASE("dtypes cannot be mixed outside a scope") {
     const Tensor a = whole_numbers({2, 2}), b = a.to(DType::bf16);
     CHECK(message_of<InvalidArgument>([&] { (void)(a + b); }) ==
           "add: the second tensor has dtype bf16; expected f32 like the others (use .to(dtype))");
     CHECK((b + b).dtype() == DType::bf16);
 }
 
-TEST_CASE("a parameter's conversion serves several backwards of a scope, one after another and in turns") {
+TEST_CASE("a converted parameter serves several backwards of a scope, sequential or interleaved") {
     const Tensor weight = whole_numbers({4, 4}).requires_grad_(), x = whole_numbers({4, 4});
     const auto loss = [&] { return sum(matmul(x, weight)); };
     loss().backward();

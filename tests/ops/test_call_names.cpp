@@ -1,23 +1,22 @@
-// Messages name the function that the program called, whatever that is made of.
+// Messages name the function that the program called, even if it calls other functions.
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/convolution_operations.h"
-#include "lockstep/ops/internal/loss_operations.h"
-#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::message_of;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -83,34 +82,33 @@ TEST_CASE("tensors on different devices") {
         ": tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
 }
 
-TEST_CASE("a prologue names the call and hands over what it took") {
+TEST_CASE("checked arguments name the call and return its tensors") {
     const Tensor a = on(0, {2, 3}), whole = Tensor::zeros({3}, DType::i64, Device::cpu(0));
     {
-        const Prologue call("f",
-                            {takes::floating("input", a), takes::optional("bias", {}), takes::any("target", whole)});
-        CHECK(std::string(PublicCall::name()) == "f");
+        const CheckedArgs call("f", {arg::floating("input", a), arg::optional("bias", {}), arg::any("target", whole)});
+        CHECK(std::string(ApiScope::name()) == "f");
         CHECK(call[0].impl() == a.impl());
         CHECK_FALSE(call[1].defined());
         CHECK(call[2].impl() == whole.impl());
     }
-    CHECK(PublicCall::name() == nullptr);
-    const auto refused = [](std::initializer_list<Prologue::Argument> arguments) {
-        return message_of<InvalidArgument>([&] { const Prologue call("f", arguments); });
+    CHECK(ApiScope::name() == nullptr);
+    const auto refused = [](std::initializer_list<CheckedArgs::Argument> arguments) {
+        return message_of<InvalidArgument>([&] { const CheckedArgs call("f", arguments); });
     };
-    CHECK(refused({takes::floating("input", {})}) == "f: input is undefined; expected a tensor");
-    CHECK(refused({takes::floating("input", whole)}) ==
+    CHECK(refused({arg::floating("input", {})}) == "f: input is undefined; expected a tensor");
+    CHECK(refused({arg::floating("input", whole)}) ==
           "f: input (3,) has dtype i64; expected a floating dtype (use .to(DType::f32))");
-    CHECK(refused({takes::floating("input", a), takes::optional("bias", whole)}) ==
+    CHECK(refused({arg::floating("input", a), arg::optional("bias", whole)}) ==
           "f: bias has dtype i64; expected f32 like the others (use .to(dtype))");
-    // Before anything is done with one of them.
-    CHECK(refused({takes::floating("input", a), takes::any("target", on(1, {2}))}) ==
+    // Before any tensor is used.
+    CHECK(refused({arg::floating("input", a), arg::any("target", on(1, {2}))}) ==
           "f: tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
     CHECK(message_of<InvalidArgument>([&] {
               (void)conv2d(on(0, {2, 3}), on(1, {2, 3}));
           }) == "conv2d: tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
 }
 
-TEST_CASE("tensors of a traced forward that are used outside") {
+TEST_CASE("tensors of a traced forward that are used outside it") {
     Trace trace({Device::cpu(0), 1, false, 1});
     const Tensor kept = trace.input(TensorMeta::contiguous(DType::f32, {2, 3, 4, 4}, true));
     const std::string text =
@@ -168,7 +166,7 @@ TEST_CASE("tensors of a traced forward that are used outside") {
           }).starts_with("linear: a tensor of shape (24, 4) is from inside"));  // its rows
 }
 
-TEST_CASE("what checks refuse") {
+TEST_CASE("invalid arguments are rejected with the name of the function") {
     const Tensor i64 = Tensor::zeros({2, 3}, DType::i64), f32 = Tensor::zeros({2, 3});
     const auto begins = [](const char* name, const Call& call) {
         INFO(name);
@@ -183,14 +181,14 @@ TEST_CASE("what checks refuse") {
     begins("mul", [&] { (void)(Tensor() * 2.0); });
 }
 
-TEST_CASE("the outermost function counts, and an operation that already says it is not named twice") {
-    CHECK(PublicCall::name() == nullptr);
+TEST_CASE("errors name the outermost function, and an operation that includes its name is not repeated") {
+    CHECK(ApiScope::name() == nullptr);
     {
-        const PublicCall outer("cross_entropy");
-        const PublicCall inner("log_softmax");
-        CHECK(std::string(PublicCall::name()) == "cross_entropy");
+        const ApiScope outer("cross_entropy");
+        const ApiScope inner("log_softmax");
+        CHECK(std::string(ApiScope::name()) == "cross_entropy");
     }
-    CHECK(PublicCall::name() == nullptr);
+    CHECK(ApiScope::name() == nullptr);
     CHECK(call_and_operation("cross_entropy", NllForward::name) == "cross_entropy (nll_forward)");
     CHECK(call_and_operation("conv2d", Conv2dForward{}.name()) == "conv2d_forward");
     CHECK(call_and_operation(nullptr, "touch") == "touch");

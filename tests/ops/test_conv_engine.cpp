@@ -16,17 +16,18 @@
 #include "lockstep/ops/cpu/conv/conv_engine.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/reference/conv.h"
 #include "lockstep/tests/reference/relative_error.h"
 
 using namespace lockstep;
 using namespace lockstep::cpu;
+using lockstep::test::message_of;
 using reference::relative_error;
 
 namespace {
 
-/// Floats aligned to 64 bytes, filled with NaN so that what nobody writes is noticed.
+/// Floats aligned to 64 bytes, filled with NaN so that unwritten elements are noticed.
 class Aligned {
 public:
     explicit Aligned(std::size_t bytes)
@@ -76,7 +77,7 @@ std::vector<float> normal(std::ptrdiff_t size, unsigned seed, float scale = 1.0F
     return values;
 }
 
-/// What the three passes of one engine give, plain.
+/// Results of the three passes of one engine, in plain layout.
 struct Results {
     std::vector<float> y, dx, dw, db;
     std::array<std::vector<float>, 2> blocked;  // y and dx as the engine wrote them, padding included
@@ -96,7 +97,7 @@ Results run(const ConvEngine& engine, const Data& data) {
     const onednn::Desc& dst = engine.dst_layout();
     const Aligned x = in_layout(data.x, src), dy = in_layout(data.dy, dst);
     const Aligned y(dst.get_size()), dx(src.get_size());
-    // One float off: parameters lie anywhere in their arena.
+    // Offset of one float: parameters may be anywhere in their arena.
     std::vector<float> w(data.w.size() + 1), dw(data.w.size() + 1, NAN), db(data.bias.size() + 1, NAN);
     std::copy(data.w.begin(), data.w.end(), w.begin() + 1);
     const auto with_scratch = [&](auto pass) {
@@ -125,17 +126,17 @@ ConvShape engine_shape(const reference::ConvShape& s) {
 }
 
 bool same_bits(std::vector<float> a, std::vector<float> b) {
-    for (std::vector<float>* values : {&a, &b})  // which NaN is the compiler's affair
+    for (std::vector<float>* values : {&a, &b})  // the compiler determines which NaN
         std::replace_if(
             values->begin(), values->end(), [](float value) { return std::isnan(value); }, NAN);
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-/// On every instruction set; the first of each is that of the rule.
+/// All algorithms on every instruction set; the first of each set is the choice of the rule.
 std::vector<std::pair<Isa, std::string>> all_ways(const reference::ConvShape& s) {
     std::vector<std::pair<Isa, std::string>> result;
     for (const Isa isa : isas())
-        for (const std::string& way : ConvEngine::ways(engine_shape(s), isa)) result.emplace_back(isa, way);
+        for (const std::string& way : ConvEngine::algorithms(engine_shape(s), isa)) result.emplace_back(isa, way);
     return result;
 }
 
@@ -152,7 +153,7 @@ void check_shape(const reference::ConvShape& s) {
                            << s.k << " " << s.kh << " " << s.kw << ", stride " << s.stride.h << " " << s.stride.w
                            << ", padding " << s.pad.h << " " << s.pad.w);
         // One sum of n random terms in float has an error of about 2^-24 sqrt(n / 6): oneDNN adds one by one. Winograd
-        // rounds its transforms as well, own sums have shorter parts.
+        // rounds its transforms as well; the library's own sums have shorter parts.
         const auto bound = [&](std::ptrdiff_t terms) {
             return winograd ? 3e-6 : std::max(1e-6, 3e-8 * std::sqrt(static_cast<double>(terms)));
         };
@@ -162,7 +163,8 @@ void check_shape(const reference::ConvShape& s) {
         CHECK(relative_error(got.dx, dx) < bound(s.k * s.kh * s.kw));
         CHECK(relative_error(got.dw, dw) < bound(outputs));
         CHECK(relative_error(got.db, db) < (winograd ? 1e-6 : bound(outputs)));
-        // Own kernels give the same bits on any number of threads; of the first layer only the gradient is own.
+        // The library's own kernels give the same bits on any number of threads; in the first layer that is only the
+        // gradient.
         if (engine.path() == ConvPath::direct) continue;
         for (const int threads : {2, 3}) {
             const Results other = run(ConvEngine(engine_shape(s), threads, isa, way), data);
@@ -180,19 +182,19 @@ void check_shape(const reference::ConvShape& s) {
 TEST_CASE("Winograd convolutions", "[conv]") {
     check_shape({8, 32, 26, 26, 64, 3, 3, 1, 0});  // a shard of MNIST's second convolution
     check_shape({1, 32, 26, 26, 64, 3, 3, 1, 0});
-    check_shape({2, 48, 7, 9, 80, 3, 3, 1, 1});  // a panel of one vector; sizes that are no multiple of 4
+    check_shape({2, 48, 7, 9, 80, 3, 3, 1, 1});  // a panel of one vector; sizes that are not multiples of 4
     check_shape({3, 16, 5, 3, 16, 3, 3, 1, 2});
     check_shape({1, 8, 3, 3, 24, 3, 3, 1, 0});      // one output, one tile, 8-wide vectors only
-    check_shape({1, 16, 1, 1, 16, 3, 3, 1, 1});     // windows that are padding but for one sample
+    check_shape({1, 16, 1, 1, 16, 3, 3, 1, 1});     // windows with only one sample outside the padding
     check_shape({24, 16, 20, 23, 32, 3, 3, 1, 1});  // enough tiles for slices
     check_shape({2, 64, 21, 18, 160, 3, 3, 1, 1});  // chunks
 }
 
-TEST_CASE("Winograd convolutions with large filters go by panels", "[conv]") {
+TEST_CASE("Winograd convolutions with large filters work in panels", "[conv]") {
     check_shape({1, 352, 6, 5, 352, 3, 3, 1, 1});
 }
 
-TEST_CASE("Convolutions of few input channels", "[conv]") {
+TEST_CASE("convolutions with few input channels", "[conv]") {
     check_shape({64, 1, 28, 28, 32, 3, 3, 1, 0});  // MNIST's first convolution
     check_shape({1, 1, 28, 28, 32, 3, 3, 1, 0});
     check_shape({5, 1, 28, 28, 10, 5, 5, 1, 0});  // the small network's: channels padded to a block
@@ -202,7 +204,7 @@ TEST_CASE("Convolutions of few input channels", "[conv]") {
     check_shape({9, 1, 3, 3, 1, 3, 3, 1, 0});
 }
 
-TEST_CASE("Direct convolutions", "[conv]") {
+TEST_CASE("direct convolutions", "[conv]") {
     check_shape({4, 10, 12, 12, 20, 5, 5, 1, 0});  // the small network's second convolution
     check_shape({1, 10, 12, 12, 20, 5, 5, 1, 0});
     check_shape({2, 64, 9, 11, 10, 1, 1, 1, 0});  // U-Net's last layer
@@ -214,7 +216,7 @@ TEST_CASE("Direct convolutions", "[conv]") {
     check_shape({2, 16, 9, 8, 16, 5, 5, 1, 2});
 }
 
-TEST_CASE("Convolutions whose strides or padding differ between the directions", "[conv]") {
+TEST_CASE("convolutions with different strides or padding in the two directions", "[conv]") {
     check_shape({2, 3, 8, 11, 5, 2, 4, {2, 3}, {1, 2}});
     check_shape({2, 16, 9, 8, 32, 3, 3, {1, 1}, {0, 1}});
     check_shape({3, 32, 10, 9, 16, 3, 3, {2, 1}, {1, 1}});
@@ -224,15 +226,15 @@ TEST_CASE("Convolutions whose strides or padding differ between the directions",
     check_shape({1, 24, 7, 6, 8, 1, 1, {3, 2}, {0, 0}});
 }
 
-TEST_CASE("With ReLU the passes have the bits of ReLU after them", "[conv]") {
-    const auto shape = GENERATE(reference::ConvShape{3, 32, 10, 9, 64, 3, 3, 1, 0},    // Winograd, cut tiles
+TEST_CASE("convolutions with fused ReLU give the bits of a separate ReLU", "[conv]") {
+    const auto shape = GENERATE(reference::ConvShape{3, 32, 10, 9, 64, 3, 3, 1, 0},    // Winograd, partial tiles
                                 reference::ConvShape{96, 16, 64, 64, 16, 3, 3, 1, 1},  // written past the cache
                                 reference::ConvShape{2, 1, 28, 28, 10, 5, 5, 1, 0},    // padded channels
                                 reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0});  // channels last
     Data data(shape);
     data.x[7] = NAN;
     data.dy[11] = NAN;
-    data.bias[1] = -100;  // ReLU makes zeros of a whole channel
+    data.bias[1] = -100;  // ReLU sets a whole channel to zero
     for (const Isa isa : isas())
         for (const int threads : {1, 2}) {
             const ConvEngine engine(engine_shape(shape), threads, isa);
@@ -247,7 +249,7 @@ TEST_CASE("With ReLU the passes have the bits of ReLU after them", "[conv]") {
             const std::vector<float> made = x.values();
             for (float& value : expected_y) value = value < 0 ? 0 : value;
             for (std::size_t i = 0; i < made.size(); ++i)
-                if (made[i] <= 0) expected_dx[i] = 0;  // NaN hands the gradient on
+                if (made[i] <= 0) expected_dx[i] = 0;  // NaN passes the gradient on
             INFO(isa_name(isa) << ", channels " << shape.c << " to " << shape.k << ", threads " << threads);
             CHECK(same_bits(y_relu.values(), expected_y));
             CHECK(same_bits(dx_relu.values(), expected_dx));
@@ -259,7 +261,7 @@ TEST_CASE("With ReLU the passes have the bits of ReLU after them", "[conv]") {
         }
 }
 
-TEST_CASE("The rule that chooses a path", "[conv]") {
+TEST_CASE("the path for each shape", "[conv]") {
     const auto path = [](std::int64_t c, std::int64_t k, std::int64_t kernel, std::int64_t stride, Isa isa) {
         return ConvEngine({2, c, 12, 12, k, kernel, kernel, stride, 0, true}, 1, isa).path();
     };
@@ -275,12 +277,12 @@ TEST_CASE("The rule that chooses a path", "[conv]") {
     CHECK(direct.path() == ConvPath::direct);
 }
 
-TEST_CASE("The first of the ways is that of the rule, and others are refused", "[conv]") {
+TEST_CASE("the first algorithm is the default for the shape, and unsupported ones are rejected", "[conv]") {
     for (const Isa isa : isas())
         for (const ConvShape& shape : {ConvShape{2, 32, 12, 12, 64, 3, 3, 1, 1}, ConvShape{5, 1, 28, 28, 10, 5, 5},
                                        ConvShape{2, 10, 8, 8, 20, 5, 5}, ConvShape{2, 64, 8, 8, 16, 1, 1},
                                        ConvShape{1, 512, 6, 6, 512, 3, 3, 1, 1}}) {
-            const std::vector<std::string> ways = ConvEngine::ways(shape, isa);
+            const std::vector<std::string> ways = ConvEngine::algorithms(shape, isa);
             const ConvEngine by_rule(shape, 1, isa), first(shape, 1, isa, ways.front());
             INFO(isa_name(isa) << ", " << ways.front());
             CHECK(by_rule.path() == first.path());
@@ -292,7 +294,7 @@ TEST_CASE("The first of the ways is that of the rule, and others are refused", "
           }) == "convolution: algorithm 'winograd avx2' does not support this shape; expected one such as 'direct'");
 }
 
-TEST_CASE("Direct convolutions have NaN where it belongs, Winograd's in all outputs of a tile", "[conv]") {
+TEST_CASE("NaN spreads to its own windows in direct convolutions and to whole tiles in Winograd ones", "[conv]") {
     const reference::ConvShape shape{1, 32, 12, 12, 32, 3, 3, 1, 1};
     Data data(shape);
     data.x[5 * 144 + 6 * 12 + 6] = NAN;  // channel 5, row 6, column 6
@@ -302,7 +304,7 @@ TEST_CASE("Direct convolutions have NaN where it belongs, Winograd's in all outp
             INFO(isa_name(isa) << ", path " << static_cast<int>(engine.path()));
             const bool tiles = engine.path() == ConvPath::winograd;
             const std::vector<float> y = run(engine, data).y;
-            // Rows and columns of windows or 4x4 tiles that element 6 lies in.
+            // Rows and columns of windows or 4x4 tiles that contain element 6.
             const auto reached = [&](std::size_t at) { return tiles ? at / 4 == 1 : at >= 5 && at <= 7; };
             for (std::size_t i = 0; i < y.size(); ++i) {
                 INFO("row " << i % 144 / 12 << ", column " << i % 12);
@@ -311,8 +313,8 @@ TEST_CASE("Direct convolutions have NaN where it belongs, Winograd's in all outp
         }
 }
 
-TEST_CASE("Long sums are added in parts", "[conv]") {
-    // 4,608 products: one after another in floats they are off by 1.2e-6, and Winograd's 512 by 2e-6.
+TEST_CASE("long sums are added in parts", "[conv]") {
+    // 4,608 products: added one by one in float, they have an error of 1.2e-6, and Winograd's 512 an error of 2e-6.
     const auto shape = GENERATE(reference::ConvShape{1, 512, 6, 6, 512, 3, 3, 1, 1},
                                 reference::ConvShape{1, 32, 6, 6, 512, 3, 3, 1, 1},
                                 reference::ConvShape{1, 512, 6, 6, 32, 3, 3, 1, 1});
@@ -327,7 +329,7 @@ TEST_CASE("Long sums are added in parts", "[conv]") {
     CHECK(relative_error(got.dw, reference::conv_backward_weights(shape, data.x, data.dy)) < bound);
 }
 
-TEST_CASE("An engine may run in other threads than the one that made it, in several at once", "[conv]") {
+TEST_CASE("an engine may run in other threads than its creator, and in several at once", "[conv]") {
     const auto shape = GENERATE(reference::ConvShape{2, 32, 10, 10, 64, 3, 3, 1, 0},
                                 reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0});
     const Data data(shape);
@@ -346,7 +348,7 @@ TEST_CASE("An engine may run in other threads than the one that made it, in seve
     }
 }
 
-TEST_CASE("Impossible convolutions are refused", "[conv]") {
+TEST_CASE("impossible convolutions are rejected", "[conv]") {
     CHECK_THROWS_AS(ConvEngine({1, 1, 2, 2, 1, 3, 3, 1, 0, true}, 1), InvalidArgument);
     CHECK_THROWS_AS(ConvEngine({0, 1, 4, 4, 1, 3, 3, 1, 0, true}, 1), InvalidArgument);
     CHECK_THROWS_AS(ConvEngine({1, 1, 4, 4, 1, 3, 3, 0, 0, true}, 1), InvalidArgument);
@@ -357,7 +359,7 @@ TEST_CASE("Impossible convolutions are refused", "[conv]") {
     CHECK_THROWS_AS(FirstLayerGradient({1, 5, 8, 8, 16, 3, 1, 0}), InvalidArgument);
 }
 
-TEST_CASE("Instruction sets are limited by the environment", "[conv]") {
+TEST_CASE("the environment limits instruction sets", "[conv]") {
     const char* before = std::getenv("LOCKSTEP_CPU_ISA");
     const std::string kept = before != nullptr ? before : "";
     setenv("LOCKSTEP_CPU_ISA", "generic", 1);
@@ -372,7 +374,7 @@ TEST_CASE("Instruction sets are limited by the environment", "[conv]") {
         unsetenv("LOCKSTEP_CPU_ISA");
 }
 
-TEST_CASE("Reference kernels are told by their names and refused", "[conv]") {
+TEST_CASE("reference kernels are recognised by name and rejected", "[conv]") {
     CHECK(onednn::is_reference("ref:any"));
     CHECK(onednn::is_reference("gemm:ref"));
     CHECK_FALSE(onednn::is_reference("jit:avx512_core"));

@@ -1,8 +1,6 @@
-// Activations that CUDA kernels do along with their own work, on the stand-in and on cards.
+// Activations fused into CUDA kernels, on the stand-in and on GPUs.
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/convolution_operations.h"
-#include "lockstep/ops/internal/linear_operations.h"
-#include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -12,7 +10,7 @@
 
 using namespace lockstep;
 
-TEST_CASE("activations inside kernels have the bits of those after them, and those that are not there are refused") {
+TEST_CASE("fused activations give the bits of separate ones, and unsupported ones are rejected") {
     const Device gpu = Device::cuda(0);
     manual_seed(2);
     const NoGrad no_grad;

@@ -1,4 +1,4 @@
-// Memory of any alignment given to cuBLASLt, on the stand-in and on cards.
+// Memory of any alignment passed to cuBLASLt, on the stand-in and on GPUs.
 #include <cmath>
 #include <vector>
 
@@ -23,7 +23,7 @@ Tensor on_gpu(const std::vector<float>& values, const Shape& shape) { return Ten
 
 }  // namespace
 
-TEST_CASE("a linear layer takes inputs, weights and bias that begin anywhere in memory") {
+TEST_CASE("a linear layer accepts inputs, weights and bias at any alignment") {
     const std::size_t rows = 3, in = 8, out = 4;
     const auto x = uneven(rows * in + 4, 1), w = uneven(out * in + 4, 2), b = uneven(out + 4, 3);
     const Tensor all_x = on_gpu(x, {rows * in + 4}), all_w = on_gpu(w, {out * in + 4}), all_b = on_gpu(b, {out + 4});

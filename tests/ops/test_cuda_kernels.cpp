@@ -1,15 +1,12 @@
-// CUDA kernels that the op table cannot reach, on the stand-in and on cards: what spans shards, what commits, what
+// CUDA kernels outside of the op table, on the stand-in and on GPUs: operations across shards, commits and status
 // reports.
 #include <cmath>
 #include <cstddef>
 #include <numeric>
 #include <vector>
 
-#include "lockstep/ops/internal/dropout_operations.h"
-#include "lockstep/ops/internal/loss_operations.h"
-#include "lockstep/ops/internal/normalization_operations.h"
-#include "lockstep/ops/internal/shard_operations.h"
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/cuda_kernel_call.h"
 
@@ -27,7 +24,7 @@ std::vector<float> uneven(std::size_t count, int salt) {
     return values;
 }
 
-/// The tree as design has it: [lo, hi) splits at the largest power of two below its length.
+/// The tree of shards: [lo, hi) splits at the largest power of two below its length.
 float tree(const std::vector<std::vector<float>>& shards, std::size_t element, std::size_t lo, std::size_t hi) {
     if (hi - lo == 1) return shards[lo][element];
     std::size_t half = 1;
@@ -37,7 +34,7 @@ float tree(const std::vector<std::vector<float>>& shards, std::size_t element, s
 
 }  // namespace
 
-TEST_CASE("sums over shards follow the tree, bit for bit, above one group of pointers too") {
+TEST_CASE("sums over shards follow the tree bit for bit, also beyond one group of pointers") {
     const NoMistakes end;
     for (const int shards : {1, 2, 3, 5, 7, 8, 64, 65, 130, 200}) {
         std::vector<std::vector<float>> values;
@@ -58,11 +55,11 @@ TEST_CASE("sums over shards follow the tree, bit for bit, above one group of poi
     }
 }
 
-TEST_CASE("partial sums add up to the tree's bits, and accumulate") {
+TEST_CASE("partial sums give the tree's bits, and accumulate") {
     const NoMistakes end;
     std::vector<std::vector<float>> values;
     for (int s = 0; s < 7; ++s) values.push_back(uneven(20, s));
-    // As a device that holds shards 3 to 6 and one that holds 0 to 2 would have them.
+    // Partial sums of two devices, one with shards 3 to 6 and one with shards 0 to 2.
     const std::vector<std::pair<int, int>> ranges{{0, 2}, {2, 3}, {3, 4}, {4, 6}, {6, 7}};
     std::vector<OnDevice<float>> memory;
     Call call;
@@ -87,8 +84,46 @@ TEST_CASE("partial sums add up to the tree's bits, and accumulate") {
     call.agreed = refused.data();
     call.run(TreeSum{ranges, true});
     REQUIRE(out.fetch() == found);
-    call.run(TreeSum{ranges, true, true});  // to what does not outlive the step
+    call.run(TreeSum{ranges, true, true});  // to memory that does not outlive the step
     for (std::size_t e = 0; e < 20; ++e) REQUIRE(out.fetch()[e] == found[e] + tree(values, e, 0, 7));
+}
+
+TEST_CASE("sums of any length, of tensors that begin anywhere, have the tree's bits") {
+    const NoMistakes end;
+    for (const std::size_t parts : {1, 2, 3, 4, 8, 9})
+        for (const std::size_t count : {1, 3, 4, 37})
+            for (const std::size_t begin : {0, 1, 4}) {
+                INFO(parts << " parts of " << count << " elements from " << begin);
+                std::vector<std::vector<float>> values;
+                std::vector<OnDevice<float>> memory;
+                std::vector<std::pair<int, int>> ranges;
+                Call sum, shards;
+                for (std::size_t i = 0; i < parts; ++i) {
+                    values.push_back(uneven(begin + count, static_cast<int>(i)));
+                    memory.emplace_back(values.back());
+                    sum.in.push_back(memory.back().data() + begin);
+                    sum.in_metas.push_back(floats(static_cast<std::int64_t>(count)));
+                    ranges.emplace_back(static_cast<int>(i), static_cast<int>(i) + 1);
+                }
+                const OnDevice<float> out(std::vector<float>(begin + count + 1, 3)),
+                    all(std::vector<float>(begin + count + 1, 3));
+                sum.out_metas = {floats(static_cast<std::int64_t>(count))};
+                sum.out = {out.data() + begin};
+                sum.run(TreeSum{ranges, true, true});
+                shards.in = sum.in;
+                shards.in_metas = shards.out_metas = sum.out_metas;
+                shards.out = {all.data() + begin};
+                shards.shards = static_cast<int>(parts);
+                shards.run(SumOverShards{});
+                const auto found = out.fetch(), found_all = all.fetch();
+                for (std::size_t e = begin; e < begin + count; ++e) {
+                    REQUIRE(found_all[e] == tree(values, e, 0, parts));
+                    REQUIRE(found[e] == 3 + tree(values, e, 0, parts));
+                }
+                CHECK(found.back() == 3);
+                CHECK(found_all.back() == 3);
+                CHECK((begin == 0 || found[begin - 1] == 3));
+            }
 }
 
 TEST_CASE("pooled statistics are those of all values") {
@@ -137,9 +172,9 @@ TEST_CASE("pooled statistics are those of all values") {
     CHECK(pooled.fetch() == first);
 }
 
-TEST_CASE("masks of shards put together are the mask of the whole") {
+TEST_CASE("concatenated masks of shards are the mask of the batch") {
     const NoMistakes end;
-    const OnDevice<StepState> step({{42, 3, 1}});
+    const OnDevice<StepCounters> step({{42, 3, 1}});
     const std::int64_t row_size = 7, rows = 9;
     std::vector<float> expected;
     for (std::int64_t e = 0; e < rows * row_size; ++e) {
@@ -162,9 +197,9 @@ TEST_CASE("masks of shards put together are the mask of the whole") {
     for (std::size_t e = 0; e < joined.size(); ++e) REQUIRE(joined[e] == Approx(expected[e]));
 }
 
-TEST_CASE("a target out of range is reported with its global row, once") {
+TEST_CASE("a target out of range is reported once, with its global row") {
     const NoMistakes end;
-    const OnDevice<StepState> step({{0, 11, 0}});
+    const OnDevice<StepCounters> step({{0, 11, 0}});
     const OnDevice<StatusWord> status({StatusWord{}});
     const OnDevice<float> x({-1, -2, -3, -4, -5, -6});
     const OnDevice<std::int64_t> target({1, 2, -5});
@@ -185,12 +220,12 @@ TEST_CASE("a target out of range is reported with its global row, once") {
     CHECK(found.step == 11);
     CHECK(found.row == 101);
     CHECK(found.value == 2);
-    CHECK(numerator.fetch()[0] == 2);  // the good row alone
+    CHECK(numerator.fetch()[0] == 2);  // only the good row
     CHECK(weight.fetch()[0] == 1);
     call.first_row = 500;
     call.run(NllForward{-100});
     CHECK(status.fetch()[0].row == 101);
-    call.in[0] = nullptr;  // the weight alone
+    call.in[0] = nullptr;  // only the weight
     call.run(NllForward{1});
     CHECK(numerator.fetch()[0] == 0);
     CHECK(weight.fetch()[0] == 0);
@@ -198,7 +233,7 @@ TEST_CASE("a target out of range is reported with its global row, once") {
     CHECK(weight.fetch()[0] == 1);
 }
 
-TEST_CASE("statuses agree on the lowest shard, and what is agreed stays") {
+TEST_CASE("ranks agree on the status of the lowest shard, which is then final") {
     const NoMistakes end;
     const OnDevice<StatusWord> good({StatusWord{}}), other({StatusWord{1, 5, 7, 40, 12}}), late({bad}),
         agreed({StatusWord{}});

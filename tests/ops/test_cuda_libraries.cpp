@@ -1,4 +1,4 @@
-// What the CUDA backend makes of what cuDNN refuses, on the stand-in.
+// Handling of rejected cuDNN calls in the CUDA backend, on the stand-in.
 #include <cudnn.h>
 
 #include <cmath>
@@ -49,7 +49,7 @@ void check_close(const Tensor& found, const reference::Array& expected, const st
 
 }  // namespace
 
-TEST_CASE("a convolution that cuDNN refuses to run is run by the next algorithm, in the end in the other layout") {
+TEST_CASE("a convolution that cuDNN fails to run falls back to the next algorithm, then to the other layout") {
     const NoMistakes end;
     const auto x = uneven(2 * 3 * 6 * 5, 1), w = uneven(4 * 3 * 3 * 3, 2), b = uneven(4, 3);
     const reference::Window window{1, 1, 1, 1};
@@ -59,7 +59,7 @@ TEST_CASE("a convolution that cuDNN refuses to run is run by the next algorithm,
         reference::conv2d_gradients(rx, rw, true, window, reference::Array(expected.shape, 1));
     const struct {
         const char* function;
-        int algorithms;  // that may be tried, in both layouts
+        int algorithms;  // number of candidates, in both layouts
     } calls[] = {
         {"cudnnConvolutionForward", 4}, {"cudnnConvolutionBackwardData", 2}, {"cudnnConvolutionBackwardFilter", 2}};
     for (const auto& [function, algorithms] : calls)

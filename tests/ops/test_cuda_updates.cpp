@@ -1,4 +1,4 @@
-// CUDA kernels between the last gradient and the next step, on the stand-in and on cards: updates, norms, clipping,
+// CUDA kernels between the last gradient and the next step, on the stand-in and on GPUs: updates, norms, clipping,
 // counters.
 #include <algorithm>
 #include <cmath>
@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "lockstep/ops/adam.h"
-#include "lockstep/ops/internal/gradient_operations.h"
-#include "lockstep/ops/internal/normalization_operations.h"
-#include "lockstep/ops/internal/step_operations.h"
-#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/recorded_scales.h"
 #include "lockstep/tests/ops/cuda_kernel_call.h"
-#include "lockstep/tests/parallel/recorded_scales.h"
 #include "lockstep/tests/reference/optimizers.h"
 
 using namespace lockstep;
@@ -34,7 +34,7 @@ SgdRow sgd_row(std::int64_t begin, std::int64_t end, std::int64_t updates, const
 
 }  // namespace
 
-TEST_CASE("updates run when the step is good, in their parameters and their range only") {
+TEST_CASE("updates change only their parameters and range, and only if the step is good") {
     const NoMistakes end;
     // Parameters [0, 3), [4, 9) and [9, 12): element 3 is a gap, the third is frozen.
     std::vector<SgdRow> table{sgd_row(0, 3, 7, {.lr = 0.5, .momentum = 0.9}),
@@ -72,7 +72,7 @@ TEST_CASE("updates run when the step is good, in their parameters and their rang
     }
 }
 
-TEST_CASE("rules with several states update as loops in double do") {
+TEST_CASE("rules with several states agree with loops in double") {
     const NoMistakes end;
     using Row = RowWith<AdamOptions>;
     const AdamOptions options{.lr = 0.1, .weight_decay = 0.5, .amsgrad = true};
@@ -115,51 +115,153 @@ TEST_CASE("rules with several states update as loops in double do") {
     }
 }
 
-TEST_CASE("rows are read for every element, and ranges stored in trainable parameters") {
+namespace {
+
+template <class T>
+void check_rows(DType dtype) {
     const NoMistakes end;
+    const TensorMeta four = TensorMeta::contiguous(dtype, {4});
     std::vector<SgdRow> table{sgd_row(0, 2, 4, {.lr = 0.5, .nesterov = true}), sgd_row(3, 5, 0, {.lr = 0.25})};
     table[1].row.trainable = 0;
     const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
     const OnDevice<SgdRow> rows(table);
-    const OnDevice<float> numbers(std::vector<float>(4, 9)), scalar(std::vector<float>(1, 9));
+    const OnDevice<T> numbers(std::vector<T>(4, 9)), scalar(std::vector<T>(1, 9));
     const ArenaRange range{1, 5, 0, 2};
     const auto read = [&](RowNumber number, std::size_t offset) {
         Call call;
         call.in_metas = {bytes(2 * sizeof(SgdRow))};
-        call.out_metas = {floats(4)};
+        call.out_metas = {four};
         call.in = {rows.data()};
         call.out = {numbers.data()};
         call.run(ReadRows{range, sizeof(SgdRow), sizeof(ParameterRow) + offset, number});
         return numbers.fetch();
     };
-    CHECK(read(RowNumber::real, offsetof(SgdOptions, lr)) == std::vector<float>{0.5f, 0, 0.25f, 0.25f});
-    CHECK(read(RowNumber::flag, offsetof(SgdOptions, nesterov)) == std::vector<float>{1, 0, 0, 0});
-    CHECK(read(RowNumber::updates, 0) == std::vector<float>{5, 0, 1, 1});
+    CHECK(read(RowNumber::real, offsetof(SgdOptions, lr)) == std::vector<T>{0.5, 0, 0.25, 0.25});
+    CHECK(read(RowNumber::flag, offsetof(SgdOptions, nesterov)) == std::vector<T>{1, 0, 0, 0});
+    CHECK(read(RowNumber::updates, 0) == std::vector<T>{5, 0, 1, 1});
     Call one;
     one.in_metas = {bytes(2 * sizeof(SgdRow))};
-    one.out_metas = {TensorMeta::contiguous(DType::f32, {})};
+    one.out_metas = {TensorMeta::contiguous(dtype, {})};
     one.in = {rows.data()};
     one.out = {scalar.data()};
     one.run(ReadRows{{1, 2, 0, 1}, sizeof(SgdRow), sizeof(ParameterRow) + offsetof(SgdOptions, lr), RowNumber::real});
-    CHECK(scalar.fetch()[0] == 0.5f);
+    CHECK(scalar.fetch()[0] == T{0.5});
 
-    const OnDevice<float> values({6, 7, 8, 9}), arena({1, 2, 3, 4});
+    const OnDevice<T> values({6, 7, 8, 9}), arena({1, 2, 3, 4});
     Call store;
-    store.in_metas = {bytes(2 * sizeof(SgdRow)), floats(4)};
-    store.out_metas = {floats(4)};
+    store.in_metas = {bytes(2 * sizeof(SgdRow)), four};
+    store.out_metas = {four};
     store.in = {rows.data(), values.data()};
     store.out = {arena.data()};
     store.agreed = refused.data();
     store.run(StoreRange{range, sizeof(SgdRow)});
-    CHECK(arena.fetch() == std::vector<float>{1, 2, 3, 4});
+    CHECK(arena.fetch() == std::vector<T>{1, 2, 3, 4});
     store.agreed = good.data();
     store.run(StoreRange{range, sizeof(SgdRow)});
-    CHECK(arena.fetch() == std::vector<float>{6, 2, 3, 4});
+    CHECK(arena.fetch() == std::vector<T>{6, 2, 3, 4});
 }
 
-TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut grains") {
+}  // namespace
+
+TEST_CASE("rows are read for every element, and ranges are stored in trainable parameters only") {
+    check_rows<float>(DType::f32);
+    check_rows<double>(DType::f64);
+}
+
+TEST_CASE("long parameters are updated and stored wherever memory begins, and gaps are unchanged") {
     const NoMistakes end;
-    // Parameters [0, 100) of group 0 and [128, 200) of group 1: elements 100 to 127 are a gap, which is not finite.
+    // Parameters [0, 70), [128, 301) and [320, 480): the second is frozen.
+    std::vector<SgdRow> table{sgd_row(0, 70, 0, {.lr = 0.5}), sgd_row(128, 301, 0, {.lr = 0.5}),
+                              sgd_row(320, 480, 0, {.lr = 0.25})};
+    table[1].row.trainable = 0;
+    const OnDevice<SgdRow> rows(table);
+    const OnDevice<StatusWord> good({StatusWord{}});
+    for (const std::int64_t last : {480, 447, 67})
+        for (const std::size_t begin : {0, 1}) {
+            INFO(last << " elements from " << begin);
+            std::vector<float> g(begin + 480), p(begin + 480, 10);
+            for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<float>(i % 17);
+            const OnDevice<float> gradients(g), parameters(p), copies(p);
+            Call call;
+            call.in_metas = {floats(last), bytes(3 * sizeof(SgdRow))};
+            call.out_metas = {floats(last)};
+            call.in = {gradients.data() + begin, rows.data()};
+            call.out = {parameters.data() + begin};
+            call.agreed = good.data();
+            call.run(FusedUpdate<SgdRule>{{0, last, 0, 3}, 0});
+            Call store;
+            store.in_metas = {bytes(3 * sizeof(SgdRow)), floats(last)};
+            store.out_metas = {floats(last)};
+            store.in = {rows.data(), gradients.data() + begin};
+            store.out = {copies.data() + begin};
+            store.agreed = good.data();
+            store.run(StoreRange{{0, last, 0, 3}, sizeof(SgdRow)});
+            const auto found = parameters.fetch(), stored = copies.fetch();
+            for (std::size_t i = 0; i < 480; ++i) {
+                const bool changes = i < static_cast<std::size_t>(last) && (i < 70 || i >= 320);
+                const double lr = i < 70 ? 0.5 : 0.25;
+                INFO("element " << i);
+                REQUIRE(found[begin + i] == Approx(changes ? 10 - lr * g[begin + i] : 10));
+                REQUIRE(stored[begin + i] == (changes ? g[begin + i] : 10));
+            }
+        }
+}
+
+TEST_CASE("measures of grains have the bits of the function for a grain") {
+    const NoMistakes end;
+    const std::size_t count = 64 * 37 + 13;
+    std::vector<float> g(count);
+    for (std::size_t i = 0; i < count; ++i)
+        g[i] = std::sin(static_cast<float>(i * 7 + 1)) * std::pow(10.0f, static_cast<float>(i % 5));
+    const OnDevice<float> gradients(g);
+    for (const double order : {2.0, 1.0, static_cast<double>(INFINITY)}) {
+        const std::size_t grains = (count + 63) / 64;
+        const OnDevice<double> measures(std::vector<double>(grains, -1));
+        Call call;
+        call.in_metas = {floats(static_cast<std::int64_t>(count)), {}};
+        call.in = {gradients.data(), nullptr};
+        call.out_metas = {TensorMeta::contiguous(DType::f64, {static_cast<std::int64_t>(grains)})};
+        call.out = {measures.data()};
+        call.run(MeasureGradients{{{0, static_cast<std::int64_t>(count), 0, 1}}, order});
+        const auto found = measures.fetch();
+        for (std::size_t grain = 0; grain < grains; ++grain) {
+            const std::size_t first = grain * 64, number = std::min<std::size_t>(64, count - first);
+            double expected = 0, sums[8] = {};
+            for (std::size_t i = 0; i < number; ++i) {
+                const auto value = static_cast<double>(std::abs(g[first + i]));
+                sums[i % 8] += value * value;
+                expected = order == 1 ? expected + value : std::max(expected, value);
+            }
+            if (order == 2)
+                expected = ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+            REQUIRE(found[grain] == expected);
+        }
+    }
+}
+
+TEST_CASE("any number of bytes is committed wherever it begins") {
+    const NoMistakes end;
+    const OnDevice<StatusWord> good({StatusWord{}});
+    for (const std::size_t begin : {0, 1, 16})
+        for (const std::size_t count : {1, 15, 16, 17, 1000}) {
+            std::vector<std::uint8_t> values(begin + count + 1);
+            for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::uint8_t>(i * 5 + 1);
+            const OnDevice<std::uint8_t> prepared(values), lasting(std::vector<std::uint8_t>(values.size()));
+            Call call;
+            call.in_metas = call.out_metas = {bytes(count)};
+            call.in = {prepared.data() + begin};
+            call.out = {lasting.data() + begin};
+            call.agreed = good.data();
+            call.run(CommitIfOk{});
+            const auto found = lasting.fetch();
+            for (std::size_t i = 0; i < values.size(); ++i)
+                REQUIRE(found[i] == (i >= begin && i < begin + count ? values[i] : 0));
+        }
+}
+
+TEST_CASE("norms and clipping by group, across gaps and partial grains") {
+    const NoMistakes end;
+    // Parameters [0, 100) of group 0 and [128, 200) of group 1: elements 100 to 127 are a gap with non-finite values.
     std::vector<SgdRow> table{sgd_row(0, 100, 0, {}), sgd_row(128, 200, 0, {})};
     table[1].row.group = 1;
     std::vector<float> g(200, NAN);
@@ -220,7 +322,7 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
     }
     CHECK(std::isnan(found[110]));
 
-    const OnDevice<StepState> step({{1, 9, 0}});
+    const OnDevice<StepCounters> step({{1, 9, 0}});
     const OnDevice<double> broken({NAN});
     for (const bool refuses : {false, true}) {
         const OnDevice<StatusWord> agreed({StatusWord{}});
@@ -230,23 +332,23 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
         judge.out_metas = {bytes(sizeof(StatusWord))};
         judge.in = {norm.data()};
         judge.out = {agreed.data()};
-        judge.run(JudgeNorm{refuses});
+        judge.run(CheckGradNorm{refuses});
         CHECK(agreed.fetch()[0].code == 0);
         judge.in = {broken.data()};
-        judge.run(JudgeNorm{refuses});
+        judge.run(CheckGradNorm{refuses});
         const auto code = refuses ? StatusCode::gradients_not_finite : StatusCode::skipped;
         CHECK(agreed.fetch()[0].code == static_cast<std::int32_t>(code));
         CHECK(agreed.fetch()[0].step == 9);
-        // The next step forgets that this one was skipped, not that it was refused.
+        // The next step clears the skip status of this one, but not a refusal.
         Call forget;
         forget.out_metas = {bytes(sizeof(StatusWord))};
         forget.out = {agreed.data()};
-        forget.run(ForgetSkip{});
+        forget.run(ClearSkipFlag{});
         CHECK((agreed.fetch()[0].code == 0) == !refuses);
     }
 }
 
-TEST_CASE("the scale of a loss goes PyTorch's way, and a step that is refused changes nothing") {
+TEST_CASE("the loss scale follows PyTorch, and a refused step changes nothing") {
     const NoMistakes end;
     const OnDevice<double> factor({0});
     for (const RecordedScales& recorded : recorded_scales()) {
@@ -277,10 +379,10 @@ TEST_CASE("the scale of a loss goes PyTorch's way, and a step that is refused ch
     }
 }
 
-TEST_CASE("step counters, counts of updates and fresh rows") {
+TEST_CASE("step counters, update counts and fresh rows") {
     const NoMistakes end;
     const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
-    const OnDevice<StepState> state({{1, 4, 2}});
+    const OnDevice<StepCounters> state({{1, 4, 2}});
     const OnDevice<std::int64_t> counter({41});
     std::vector<SgdRow> held(3), wanted(3);
     held[1].row.updates = 1;
@@ -291,7 +393,7 @@ TEST_CASE("step counters, counts of updates and fresh rows") {
     for (const bool is_good : {false, true}) {
         Call call;
         call.agreed = is_good ? good.data() : refused.data();
-        call.out_metas = {bytes(sizeof(StepState))};
+        call.out_metas = {bytes(sizeof(StepCounters))};
         call.out = {state.data()};
         call.run(AdvanceStep{false});
         CHECK(state.fetch()[0].micro == (is_good ? 3 : 2));
@@ -305,12 +407,12 @@ TEST_CASE("step counters, counts of updates and fresh rows") {
         call.out_metas = {bytes(3 * sizeof(SgdRow))};
         call.out = {rows.data()};
         call.run(CountUpdates{sizeof(SgdRow), {0, 2}});
-        CHECK(rows.fetch()[0].row.updates == 0);  // does not count
+        CHECK(rows.fetch()[0].row.updates == 0);  // is not counted
         CHECK(rows.fetch()[2].row.updates == (is_good ? 1 : 0));
         call.in_metas = call.out_metas = {bytes(3)};
         call.in = {prepared.data()};
         call.out = {lasting.data()};
-        call.run(TakeOver{});
+        call.run(CommitIfOk{});
         CHECK(lasting.fetch()[2] == (is_good ? 9 : 3));
     }
     Call call;
@@ -325,7 +427,7 @@ TEST_CASE("step counters, counts of updates and fresh rows") {
     CHECK(stored[1].row.updates == 1);
 }
 
-TEST_CASE("gradients of 16 bits are scaled and brought into bounds where they lie") {
+TEST_CASE("16-bit gradients are scaled and clipped in place") {
     const NoMistakes end;
     const auto check = [](auto stored) {
         using T = decltype(stored);

@@ -1,5 +1,5 @@
-// What only the device can find in the data of an eager call: thrown by who first reads a value that depends on it, in
-// the name of that call, once.
+// Errors that only the device can find in the data of an eager call: the first read of a dependent value throws them,
+// once, in the name of that call.
 #include <functional>
 #include <string>
 #include <vector>
@@ -13,10 +13,10 @@
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::message_of;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -39,24 +39,24 @@ using Floats = std::vector<float>;
 
 }  // namespace
 
-TEST_CASE("the first read of what depends on it throws in the name of the call, and nothing else does") {
+TEST_CASE("the first read of a dependent tensor throws with the name of the call, and no other read does") {
     for (const Device device : {Device::host(), Device::cpu(0)}) {
         const Tensor logp = Tensor::randn({3, 4}).to(device);
         const Tensor before = logp * 2.0;
         const Loss bad = nll_loss(logp, classes({0, 4, 1}, device));
-        const Tensor beside = logp + 1.0;  // made later, of the same input
+        const Tensor beside = logp + 1.0;  // created later, from the same input
         const Tensor dependent = (bad.value() * 3.0 + beside).reshape({2, 6}).slice(0, 0, 1).to(Device::cpu(1));
         CHECK(refusal([&] { (void)before.to_vector<float>(); }).empty());
         CHECK(refusal([&] { (void)beside.item(); }).find("item: a tensor of shape") == 0);
         CHECK(refusal([&] { (void)beside.to_vector<float>(); }).empty());
         CHECK(refusal([&] { (void)dependent.to_vector<float>(); }) == "nll_loss: target 4 in row 1" + outside);
-        CHECK(refusal([&] { (void)dependent.to_vector<float>(); }).empty());  // told once
+        CHECK(refusal([&] { (void)dependent.to_vector<float>(); }).empty());  // reported once
         CHECK(refusal([&] { (void)bad.item(); }).empty());
         CHECK(refusal([] { synchronize_all(); }).empty());
     }
 }
 
-TEST_CASE("every way to read says it") {
+TEST_CASE("every kind of read throws the error") {
     const Device device = Device::cpu(0);
     const Tensor logits = Tensor::randn({2, 3}).to(device);
     const auto bad = [&] { return cross_entropy(logits, classes({1, -2}, device)).value(); };
@@ -67,7 +67,7 @@ TEST_CASE("every way to read says it") {
         {"str", [](const Tensor& x) { (void)x.str(); }},
         {"to(host)", [](const Tensor& x) { (void)x.to(Device::host()); }},
         {"copy_ to the host", [](const Tensor& x) { (void)Tensor::zeros({}).copy_(x); }},
-        {"of a clone", [](const Tensor& x) { (void)x.clone().item(); }},
+        {"through a clone", [](const Tensor& x) { (void)x.clone().item(); }},
         {"through another dtype", [](const Tensor& x) { (void)x.to(DType::f64).to_vector<double>(); }},
         {"written into another",
          [](const Tensor& x) {
@@ -87,7 +87,7 @@ TEST_CASE("every way to read says it") {
     CHECK(refusal([&] { (void)on_host.data<float>(); }) == text);
 }
 
-TEST_CASE("two bad calls are told one after the other") {
+TEST_CASE("two bad calls are reported one after the other") {
     const Device device = Device::cpu(0);
     const Tensor logp = Tensor::randn({2, 3}).to(device);
     const Tensor sum =
@@ -97,14 +97,14 @@ TEST_CASE("two bad calls are told one after the other") {
     CHECK(refusal([&] { (void)sum.item(); }).empty());
 }
 
-TEST_CASE("what nobody reads is told by synchronize_all, also when its tensors are gone") {
+TEST_CASE("synchronize_all throws unread errors, even if their tensors were destroyed") {
     const Device device = Device::cpu(1);
     { const Loss forgotten = nll_loss(Tensor::randn({1, 3}).to(device), classes({3}, device)); }
     CHECK(refusal([] { synchronize_all(); }) == "nll_loss: target 3 in row 0" + outside);
     CHECK(refusal([] { synchronize_all(); }).empty());
 }
 
-TEST_CASE("gradients and parameters depend on the loss; a plain model stays as it was until the error is told") {
+TEST_CASE("gradients and parameters depend on the loss: a plain model is unchanged until the error is thrown") {
     manual_seed(41);
     const Device device = Device::cpu(0);
     for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
@@ -122,13 +122,13 @@ TEST_CASE("gradients and parameters depend on the loss; a plain model stays as i
         const Floats weights = net.fc.weight->detach().to_vector<float>();
         const Floats mean = net.norm.running_mean->tensor().to_vector<float>();
         step({0, 1, 9, 0});
-        const Floats moved = net.norm.running_mean->tensor().to_vector<float>();  // forward came before the loss
+        const Floats moved = net.norm.running_mean->tensor().to_vector<float>();  // forward ran before the loss
         CHECK(moved != mean);
         CHECK(refusal([&] { (void)net.fc.weight->grad().to_vector<float>(); }) ==
               "nll_loss: target 9 in row 2" + outside);
         CHECK(net.fc.weight->detach().to_vector<float>() == weights);
         step({0, 1, 9, 0});
-        step({0, 1, 2, 0});  // its forward depends on what the bad step would have changed
+        step({0, 1, 2, 0});  // its forward depends on state that the bad step would have changed
         CHECK(refusal([&] { (void)net.fc.weight->detach().to_vector<float>(); }) ==
               "nll_loss: target 9 in row 2" + outside);
         CHECK(net.fc.weight->detach().to_vector<float>() == weights);
@@ -137,7 +137,7 @@ TEST_CASE("gradients and parameters depend on the loss; a plain model stays as i
     }
 }
 
-TEST_CASE("good calls leave nothing behind") {
+TEST_CASE("good calls leak no memory") {
     const Device device = Device::cpu(0);
     const Tensor logp = Tensor::randn({3, 4}).to(device);
     Tensor total = Tensor::zeros({}, DType::f32, device);

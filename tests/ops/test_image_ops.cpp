@@ -1,4 +1,4 @@
-// Functions of images and masks beyond the op table: layouts, what they refuse, the score of masks, histograms.
+// Functions of images and masks beyond the op table: layouts, rejected calls, the score of masks, histograms.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -15,10 +15,10 @@
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::message_of;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -33,7 +33,7 @@ Tensor masks(const Integers& values, const Shape& shape) { return Tensor::from(v
 
 }  // namespace
 
-TEST_CASE("channels of a U-Net's decoder are put together, and taken apart, where they lie") {
+TEST_CASE("channels of a U-Net decoder are concatenated and split in place") {
     Trace trace({device, 1, false, 1});
     const TraceScope scope(trace);
     const auto image = [&](std::int64_t channels, std::int64_t height, std::int64_t width) {
@@ -60,7 +60,7 @@ TEST_CASE("channels of a U-Net's decoder are put together, and taken apart, wher
         REQUIRE(both.impl()->storage->opaque != nullptr);
         CHECK(both.impl()->storage->opaque->str() == skip.impl()->storage->opaque->str());
         const Tensor y = conv2d(both, last, {}, 1, 1);
-        // One record for each part of backward, in the layout that it is in.
+        // One record for each part of backward, in its present layout.
         const std::size_t before = trace.records().size();
         run_backward({y}, {conv2d(y, weight(16, 16, 1)).detach()}, true, [](const Tensor&, const Tensor&) {});
         std::size_t splits = 0, between = 0;
@@ -70,17 +70,17 @@ TEST_CASE("channels of a U-Net's decoder are put together, and taken apart, wher
                 ++splits;
                 for (const Operand& out : record.out) CHECK(out.meta.opaque != nullptr);
             }
-            // Reorders of activations: those of weights have fewer elements than an image.
+            // Reorders of activations; those of weights have fewer elements than an image.
             const bool of_image = record.operation->name() == "reorder" && record.in[0].meta.shape.dims() == 4 &&
                                   record.in[0].meta.shape[0] == 2 && record.out[0].meta.opaque == nullptr;
             between += of_image;
         }
         CHECK(splits == 1);
-        CHECK(between <= 2);  // the gradients of the two inputs, brought to what leaves have
+        CHECK(between <= 2);  // the gradients of the two inputs, converted to the layout of leaves
     }
 }
 
-TEST_CASE("Upsample does what interpolate does") {
+TEST_CASE("Upsample is equivalent to interpolate") {
     const Tensor x = Tensor::randn({1, 2, 3, 4}).to(device);
     const InterpolateOptions options{.scale_factor = 2, .mode = InterpolateMode::bilinear, .align_corners = true};
     CHECK(Upsample(options)(x).to_vector<float>() == interpolate(x, options).to_vector<float>());
@@ -91,7 +91,7 @@ TEST_CASE("Upsample does what interpolate does") {
               .to_vector<float>() == Floats{1, 1.5, 2, 2, 2.5, 3, 3, 3.5, 4});
 }
 
-TEST_CASE("what interpolate refuses") {
+TEST_CASE("interpolate rejects invalid arguments") {
     const Tensor x = Tensor::zeros({1, 2, 3, 4});
     CHECK(refusal([&] { (void)interpolate(x, {}); }) ==
           "interpolate: either size or scale_factor should be defined; expected exactly one");
@@ -118,7 +118,7 @@ TEST_CASE("what interpolate refuses") {
           }).starts_with("interpolate: input (1, 2, 3, 4) has dtype i64"));
 }
 
-TEST_CASE("what pad, permute and one_hot refuse, and whole numbers that they take") {
+TEST_CASE("pad, permute and one_hot reject invalid arguments and accept integers") {
     const Tensor x = Tensor::zeros({2, 3});
     CHECK(refusal([&] { (void)pad(x, {1}); }).starts_with("pad: padding length must be divisible by 2"));
     CHECK(refusal([&] {
@@ -153,7 +153,7 @@ TEST_CASE("what pad, permute and one_hot refuse, and whole numbers that they tak
     }
 }
 
-TEST_CASE("losses of maps name the image of a target out of range, and what does not fit") {
+TEST_CASE("losses of maps name the image of a target out of range, and reject mismatched shapes") {
     const Tensor logits = Tensor::randn({2, 3, 2, 2}).to(device);
     CHECK(refusal([&] {
               (void)cross_entropy(logits, masks({0, 1, 2, 0, 1, 3, -7, 0}, {2, 2, 2})).item();
@@ -166,14 +166,14 @@ TEST_CASE("losses of maps name the image of a target out of range, and what does
         "cross_entropy: target (2,) does not match input (2, 3, 2, 2); expected (2, 2, 2), a class for each position");
     CHECK(refusal([&] { (void)cross_entropy(Tensor::zeros({3}), masks({0}, {1})); }) ==
           "cross_entropy: input has shape (3,); expected a batch of rows, (N, C), or of maps, (N, C, H, W)");
-    // More positions than a chunk of the sum has.
+    // More positions than a chunk of the sum.
     const Tensor large = Tensor::full({1, 2, 300, 300}, 0, DType::f32, device);
     const Loss loss = cross_entropy(large, Tensor::zeros({1, 300, 300}, DType::i64, device));
     CHECK(loss.terms()[0].denominator.item() == 90000);
     CHECK(loss.item() == Approx(std::log(2.0)).epsilon(1e-6));
 }
 
-TEST_CASE("what binary_cross_entropy_with_logits refuses") {
+TEST_CASE("binary_cross_entropy_with_logits rejects invalid arguments") {
     const Tensor x = Tensor::zeros({2, 3, 4});
     const auto with = [&](const BceWithLogitsOptions& options) {
         return refusal([&] { (void)BceWithLogitsLoss{options}(x, x); });
@@ -192,7 +192,7 @@ TEST_CASE("what binary_cross_entropy_with_logits refuses") {
     CHECK(with({.pos_weight = Tensor::zeros({3, 1})}).empty());
 }
 
-TEST_CASE("dice of a mask that nobody predicts, and of none") {
+TEST_CASE("dice of a mask that is never predicted, and of an empty mask") {
     const Tensor none = Tensor::zeros({1, 1, 2, 2}).to(device),
                  half = Tensor::from(Floats{1, 1, 0, 0}, {1, 1, 2, 2}, device);
     CHECK(dice_loss(none, none).item() == Approx(0).margin(1e-12));  // 0 / 0 is a perfect match
@@ -202,7 +202,7 @@ TEST_CASE("dice of a mask that nobody predicts, and of none") {
     CHECK(DiceLoss{{.epsilon = 1}}(none, half).item() == Approx(1 - 1.0 / 3));
 }
 
-TEST_CASE("dice_score of every image, without the background") {
+TEST_CASE("dice_score of each image, without the background") {
     // Largest of three classes: image 0 is 0 1 / 2 2, image 1 is 0 0 / 0 0.
     const Tensor logits = Tensor::from(Floats{5, 0, 0, 0, 1, 4, 1, 1, 0,  1,  3,  2,  //
                                               1, 1, 1, 1, 0, 0, 0, 0, -1, -1, -1, -1},
@@ -211,14 +211,14 @@ TEST_CASE("dice_score of every image, without the background") {
     const auto score = dice_score(logits, truth).to_vector<float>();
     REQUIRE(score.size() == 2);
     CHECK(score[0] == Approx((2.0 / 3 + 2.0 / 3) / 2).epsilon(1e-5));
-    CHECK(score[1] == Approx((1.0 + 0.0) / 2).epsilon(1e-5));  // class 1 is nowhere, in either
+    CHECK(score[1] == Approx((1.0 + 0.0) / 2).epsilon(1e-5));  // class 1 occurs in neither
     const Tensor single = Tensor::from(Floats{0.1F, -0.1F, 2, 0}, {1, 1, 2, 2}, device);
     CHECK(dice_score(single, masks({1, 1, 0, 0}, {1, 2, 2})).to_vector<float>()[0] == Approx(0.5).epsilon(1e-5));
     CHECK_FALSE(dice_score(logits.clone().requires_grad_(), truth).requires_grad());
     CHECK(dice_score(logits.tag_batch(), truth.tag_batch()).is_batch());
 }
 
-TEST_CASE("what the dice functions refuse") {
+TEST_CASE("dice functions reject invalid arguments") {
     const Tensor p = Tensor::zeros({2, 3, 4, 5});
     CHECK(refusal([&] { (void)dice_loss(p, masks({0}, {1}).to(Device::host())); }) ==
           "dice_loss: target (1,) does not match input (2, 3, 4, 5); expected (2, 4, 5), a class for each position, or "
@@ -237,7 +237,7 @@ TEST_CASE("what the dice functions refuse") {
           }) == "dice_loss: target 4 in row 0 is out of range; expected a class from 0 to the number of outputs - 1");
 }
 
-TEST_CASE("a histogram counts NaN and infinities apart, in every run and on any number of threads alike") {
+TEST_CASE("a histogram counts NaN and infinities separately, the same in every run and for any number of threads") {
     std::vector<float> values;
     for (int i = 0; i < 200'000; ++i) values.push_back(static_cast<float>(i % 1000) - 250);
     values[5] = NAN;

@@ -1,4 +1,4 @@
-// Layers: shapes, initial distributions, modes, running statistics, and what they refuse.
+// Layers: shapes, initial distributions, modes, running statistics, and rejected arguments.
 #include "lockstep/ops/layers.h"
 
 #include <cmath>
@@ -11,12 +11,12 @@
 #include "lockstep/tests/ops/op_table.h"
 
 using namespace lockstep;
-using op_table::Array;
-using op_table::to_array;
+using test::Array;
+using test::to_array;
 
 namespace {
 
-/// Mean and variance of a uniform distribution on (-bound, bound), and that it reaches to its ends and no further.
+/// Mean and variance of a uniform distribution on (-bound, bound), and that its range is exactly that.
 void check_uniform(const Tensor& values, double bound) {
     const Array v = to_array(values);
     double mean = 0, square = 0, largest = 0;
@@ -59,7 +59,7 @@ TEST_CASE("parameters have PyTorch's shapes and distributions") {
     CHECK_FALSE(Linear(1, 2, false).bias.has_value());
 }
 
-TEST_CASE("the seed decides the initial values, drawn weight first") {
+TEST_CASE("the seed determines the initial values, drawn in order from the weight") {
     manual_seed(9);
     const Linear a{5, 7};
     manual_seed(9);
@@ -75,7 +75,7 @@ TEST_CASE("the seed decides the initial values, drawn weight first") {
     CHECK(a.weight->to_vector<float>() != c.weight->to_vector<float>());
 }
 
-TEST_CASE("layer norm has PyTorch's parameters, and takes an empty batch") {
+TEST_CASE("layer norm has PyTorch's parameters and accepts an empty batch") {
     LayerNorm norm{{3, 5}};
     std::vector<std::string> names;
     for (const NamedTensor& named : named_tensors(norm)) names.push_back(named.name);
@@ -114,7 +114,7 @@ TEST_CASE("transposed convolutions have PyTorch's weights and sizes") {
     const Tensor x = Tensor::randn({2, 16, 4, 5});
     CHECK(up(x).shape() == Shape{2, 64, 8, 11});
     CHECK(up(x).to_vector<float>() == conv_transpose2d(x, up.weight, *up.bias, 2, 1, {1, 0}).to_vector<float>());
-    // Of a batch without rows.
+    // A batch without rows.
     const Tensor nothing = Tensor::zeros({0, 16, 4, 5}).requires_grad_();
     const Tensor y = up(nothing);
     CHECK(y.shape() == Shape{0, 64, 8, 11});
@@ -139,7 +139,7 @@ TEST_CASE("transposed convolutions have PyTorch's weights and sizes") {
           "more");
 }
 
-TEST_CASE("layers do what their functions do") {
+TEST_CASE("layers are equivalent to their functions") {
     const Tensor x = Tensor::randn({3, 4, 9, 8});
     const Conv2d conv{4, 6, 3, {.stride = {2, 1}, .padding = 1}};
     CHECK(conv(x).to_vector<float>() == conv2d(x, conv.weight, *conv.bias, {2, 1}, 1).to_vector<float>());
@@ -157,7 +157,7 @@ TEST_CASE("layers do what their functions do") {
     CHECK(net(x).shape() == Shape{3, 5});
 }
 
-TEST_CASE("running statistics follow the rule") {
+TEST_CASE("running statistics follow the update rule") {
     constexpr double momentum = 0.3;
     for (const Device device : {Device::host(), Device::cpu(0)}) {
         for (const BatchNormStatistics statistics : {BatchNormStatistics::all_shards, BatchNormStatistics::shard0}) {
@@ -168,9 +168,9 @@ TEST_CASE("running statistics follow the rule") {
             }
             std::vector<double> mean(3, 0), variance(3, 1);
             for (std::uint32_t step = 0; step < 3; ++step) {
-                const op_table::Input input{{4, 3, 5, 3}};
-                const Array values = op_table::make_values(input, step);
-                const Tensor x = op_table::to_tensor(values, input, DType::f32, device);
+                const test::Input input{{4, 3, 5, 3}};
+                const Array values = test::make_values(input, step);
+                const Tensor x = test::to_tensor(values, input, DType::f32, device);
                 norm(x);
                 const reference::ChannelStats stats = reference::channel_stats(values);
                 for (std::size_t c = 0; c < 3; ++c) {
@@ -192,7 +192,7 @@ TEST_CASE("running statistics follow the rule") {
     }
 }
 
-TEST_CASE("one value per channel is refused before anything has changed") {
+TEST_CASE("a single value per channel is rejected before anything changes") {
     const BatchNorm2d norm{3};
     const std::string message = message_of([&] { norm(Tensor::randn({1, 3, 1, 1})); });
     CHECK(message ==
@@ -205,7 +205,7 @@ TEST_CASE("one value per channel is refused before anything has changed") {
     CHECK_FALSE(untracked.weight.has_value());
 }
 
-TEST_CASE("attributes that make no sense are refused by constructors") {
+TEST_CASE("constructors reject invalid attributes") {
     CHECK_THROWS_AS(Linear(0, 3), InvalidArgument);
     CHECK_THROWS_AS(Linear(3, -1), InvalidArgument);
     CHECK_THROWS_AS(Conv2d(0, 1, 3), InvalidArgument);
@@ -221,7 +221,7 @@ TEST_CASE("attributes that make no sense are refused by constructors") {
     CHECK_THROWS_AS(MaxPool2d(0), InvalidArgument);
 }
 
-TEST_CASE("shapes that do not fit are refused with both shapes") {
+TEST_CASE("mismatched shapes are rejected with an error that names both") {
     const Tensor x = Tensor::randn({64, 3, 28, 28});
     CHECK(message_of([&] {
               conv2d(x, Tensor::randn({32, 1, 3, 3}));

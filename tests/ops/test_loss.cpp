@@ -1,4 +1,4 @@
-// Losses as sums of terms, and what they refuse.
+// Losses as sums of terms, and rejected arguments.
 #include "lockstep/ops/loss.h"
 
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "lockstep/tests/ops/op_table.h"
 
 using namespace lockstep;
-using op_table::Array;
+using test::Array;
 
 namespace {
 
@@ -21,7 +21,7 @@ const Device device = Device::cpu(0);
 
 }  // namespace
 
-TEST_CASE("nll_loss keeps numerator and weight apart") {
+TEST_CASE("nll_loss keeps numerator and weight separate") {
     const Tensor logp = Tensor::from(std::vector<float>{-1, -2, -3, -4, -5, -6}, {3, 2}).to(device);
     const Tensor target = classes({1, 0, 1}).to(device);
     const Loss plain = nll_loss(logp, target);
@@ -44,7 +44,7 @@ TEST_CASE("nll_loss keeps numerator and weight apart") {
     CHECK(summed.item() == 11);
 }
 
-TEST_CASE("when every row is ignored the mean is not a number, as in PyTorch, and the sum is 0") {
+TEST_CASE("if every row is ignored, the mean is NaN, as in PyTorch, and the sum is 0") {
     const Tensor logp = Tensor::randn({3, 4}).to(device).detach();
     logp.requires_grad_();
     const Tensor target = classes({-100, -100, -100}).to(device);
@@ -55,7 +55,7 @@ TEST_CASE("when every row is ignored the mean is not a number, as in PyTorch, an
     CHECK(logp.grad().to_vector<float>() == std::vector<float>(12, 0));
 }
 
-TEST_CASE("losses add up and take factors") {
+TEST_CASE("losses can be added and multiplied by factors") {
     const Tensor x = Tensor::randn({5, 3}).to(device), t = Tensor::randn({5, 3}).to(device);
     const Tensor target = classes({0, 1, 2, 1, 0}).to(device);
     const Loss nll = nll_loss(x, target), mse = mse_loss(x, t);
@@ -67,8 +67,8 @@ TEST_CASE("losses add up and take factors") {
 }
 
 TEST_CASE("the gradient of a sum of losses is the sum of their gradients") {
-    const op_table::Input rows{{5, 3}};
-    const Array a = op_table::make_values(rows, 1), b = op_table::make_values(rows, 2);
+    const test::Input rows{{5, 3}};
+    const Array a = test::make_values(rows, 1), b = test::make_values(rows, 2);
     Array target(reference::Sizes{5});
     target.v = {0, 1, 2, 1, 0};
     const auto value = [&](const std::vector<Array>& in) {
@@ -77,8 +77,8 @@ TEST_CASE("the gradient of a sum of losses is the sum of their gradients") {
         for (std::size_t i = 0; i < a.v.size(); ++i) square += (in[0].v[i] - b.v[i]) * (in[0].v[i] - b.v[i]);
         return Array(reference::Sizes{}, nll.numerator / nll.weight + 0.1 * square / 15);
     };
-    const Tensor x = op_table::to_tensor(a, rows, DType::f64, device);
-    const Tensor t = op_table::to_tensor(b, rows, DType::f64, device);
+    const Tensor x = test::to_tensor(a, rows, DType::f64, device);
+    const Tensor t = test::to_tensor(b, rows, DType::f64, device);
     x.requires_grad_();
     (cross_entropy(x, classes({0, 1, 2, 1, 0}).to(device)) + 0.1 * mse_loss(x, t)).backward();
     const Array expected = reference::finite_differences(value, {a}, {true}, Array(reference::Sizes{}, 1))[0];
@@ -97,12 +97,12 @@ TEST_CASE("a target out of range is thrown when a value is read") {
         CHECK(std::string(error.what()).find('4') != std::string::npos);
         CHECK(std::string(error.what()).find("row 1") != std::string::npos);
     }
-    // Once thrown, work goes on.
+    // Work continues after the exception.
     CHECK(std::isfinite(nll_loss(logp, classes({0, 3, 1}).to(device)).item()));
     CHECK_THROWS_AS(nll_loss(logp, classes({0, -1, 1}).to(device)).item(), Error);
 }
 
-TEST_CASE("arguments that do not fit are refused at once") {
+TEST_CASE("mismatched arguments are rejected at once") {
     const Tensor logp = Tensor::randn({3, 4});
     const Tensor target = classes({0, 1, 2});
     CHECK_THROWS_AS(nll_loss(Tensor(), target), InvalidArgument);
@@ -121,7 +121,7 @@ TEST_CASE("arguments that do not fit are refused at once") {
     CHECK_THROWS_AS(mse_loss(target, target), InvalidArgument);
 }
 
-TEST_CASE("tensors of the host go where the others are") {
+TEST_CASE("host tensors are copied to the device of the others") {
     const Tensor logp = log_softmax(Tensor::randn({3, 4}), 1), there = logp.to(device);
     const Tensor target = classes({0, 1, 2}), values = Tensor::randn({3, 4}), weight = Tensor::rand({4});
     const auto check = [&](const Loss& found, const Loss& expected) {
@@ -134,7 +134,7 @@ TEST_CASE("tensors of the host go where the others are") {
     check(NllLoss{{.weight = weight}}(there, target), NllLoss{{.weight = weight}}(logp, target));
     check(mse_loss(there, values), mse_loss(logp, values));
     check(mse_loss(logp, values.to(device)), mse_loss(logp, values));
-    const Tensor learned = values.clone().requires_grad_();  // the gradient comes back to the host
+    const Tensor learned = values.clone().requires_grad_();  // the gradient is returned to the host
     mse_loss(there, learned).backward();
     CHECK(learned.grad().device().is_host());
     CHECK_THROWS_AS(nll_loss(there, target.to(Device::cpu(1))), InvalidArgument);

@@ -1,4 +1,4 @@
-// Schedules of the learning rate: the values that PyTorch 2.15.0 printed for the same arguments.
+// Learning rate schedules: the values that PyTorch 2.15.0 printed for the same arguments.
 #include "lockstep/ops/lr_schedules.h"
 
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 
@@ -26,7 +27,7 @@ struct Trained {
     SGD sgd{model, {.lr = 0.1}};
 };
 
-/// The rates of epoch 0 and as many more as there are values.
+/// The rates of epoch 0 and the following ones, as many as there are values.
 template <class Schedule>
 void check_rates(Optimizer& optimizer, Schedule& schedule, const std::vector<double>& expected) {
     for (std::size_t epoch = 0; epoch < expected.size(); ++epoch) {
@@ -43,16 +44,6 @@ void check_schedule(Make&& make, const std::vector<double>& expected) {
     Trained trained;
     auto schedule = make(trained.sgd);
     check_rates(trained.sgd, schedule, expected);
-}
-
-template <class Call>
-std::string refused(Call&& call) {
-    try {
-        call();
-    } catch (const InvalidArgument& error) {
-        return error.what();
-    }
-    return "nothing was thrown";
 }
 
 }  // namespace
@@ -110,7 +101,7 @@ TEST_CASE("rates follow cosines") {
          0.0068580571428571435, 0.004572571428571429, 0.002287085714285715, 1.6000000000009063e-06});
 }
 
-TEST_CASE("a cycle moves the momentum against the rate") {
+TEST_CASE("a cycle varies the momentum inversely to the rate") {
     const std::vector<double> expected{0.95,
                                        0.8999999999999999,
                                        0.85,
@@ -136,11 +127,11 @@ TEST_CASE("a cycle moves the momentum against the rate") {
         }
     }
     of_sgd.step();
-    CHECK(refused([&] { of_sgd.step(); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { of_sgd.step(); }) ==
           "OneCycleLR: tried to step 11 times. The specified number of total steps is 10");
 }
 
-TEST_CASE("one schedule after another") {
+TEST_CASE("schedules in sequence") {
     check_schedule(
         [](Optimizer& o) {
             std::vector<std::shared_ptr<LRSchedule>> all;
@@ -164,7 +155,7 @@ TEST_CASE("one schedule after another") {
          0.006698729810778065, 0.0, 0.006698729810778065});
 }
 
-TEST_CASE("two schedules at a time multiply") {
+TEST_CASE("two concurrent schedules multiply") {
     Trained trained;
     LinearLR warm_up(trained.sgd, {.start_factor = 0.5, .end_factor = 1, .total_iters = 4});
     ExponentialLR decay(trained.sgd, 0.9);
@@ -220,7 +211,7 @@ TEST_CASE("a plateau of the metric reduces the rate") {
     CHECK(of_smaller.best() == 0.7);
 }
 
-TEST_CASE("a schedule goes on from its state") {
+TEST_CASE("a schedule resumes from its state") {
     const auto make = [](Optimizer& o) {
         std::vector<std::shared_ptr<LRSchedule>> all;
         all.push_back(std::make_shared<CosineAnnealingWarmRestarts>(o, 2, 2));
@@ -239,11 +230,11 @@ TEST_CASE("a schedule goes on from its state") {
         CHECK(resumed.sgd.lr() == whole.sgd.lr());
         CHECK(again.state() == through.state());
     }
-    CHECK(refused([&] { through.load_state({}); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { through.load_state({}); }) ==
           "the state of a schedule lacks since_restart; expected a result of state()");
 }
 
-TEST_CASE("a state that no schedule can have is refused, and nothing changes") {
+TEST_CASE("an impossible state is rejected, and the schedule does not change") {
     Trained trained;
     std::vector<std::shared_ptr<LRSchedule>> all;
     all.push_back(std::make_shared<CosineAnnealingWarmRestarts>(trained.sgd, 2, 2));
@@ -287,19 +278,21 @@ TEST_CASE("groups keep the ratio of their rates") {
     CHECK(trained.sgd.lr(1) == 0.2);
 }
 
-TEST_CASE("arguments of schedules that cannot be are refused") {
+TEST_CASE("invalid arguments of schedules are rejected") {
     Trained trained;
     Optimizer& o = trained.sgd;
-    CHECK(refused([&] { StepLR(o, 0); }) == "StepLR: invalid step_size (0); expected a positive number");
-    CHECK(refused([&] { LinearLR(o, {.start_factor = 0}); }) == "LinearLR: invalid start_factor (0); expected (0, 1]");
-    CHECK(refused([&] { CosineAnnealingLR(o, 0); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { StepLR(o, 0); }) ==
+          "StepLR: invalid step_size (0); expected a positive number");
+    CHECK(test::refusal_of<InvalidArgument>([&] { LinearLR(o, {.start_factor = 0}); }) ==
+          "LinearLR: invalid start_factor (0); expected (0, 1]");
+    CHECK(test::refusal_of<InvalidArgument>([&] { CosineAnnealingLR(o, 0); }) ==
           "CosineAnnealingLR: invalid t_max (0); expected a positive number");
-    CHECK(refused([&] { OneCycleLR(o, {.max_lr = 1}); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { OneCycleLR(o, {.max_lr = 1}); }) ==
           "OneCycleLR: invalid total_steps (0); expected a positive number");
-    CHECK(refused([&] { LambdaLR(o, std::vector<LambdaLR::Factor>{}); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { LambdaLR(o, std::vector<LambdaLR::Factor>{}); }) ==
           "LambdaLR: 0 factors for 1 parameter groups; expected one for each");
-    CHECK(refused([&] { ReduceLROnPlateau(o, {.factor = 1}); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { ReduceLROnPlateau(o, {.factor = 1}); }) ==
           "ReduceLROnPlateau: invalid factor (1); expected less than 1");
-    CHECK(refused([&] { SequentialLR(o, {std::make_shared<StepLR>(o, 1)}, {3}); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { SequentialLR(o, {std::make_shared<StepLR>(o, 1)}, {3}); }) ==
           "SequentialLR: 1 schedules and 1 milestones; expected one milestone fewer than schedules");
 }

@@ -32,7 +32,7 @@ struct Spread {
     Spread() { tie(blocks[1].first.weight, out.weight); }
 };
 
-/// One of everything that may be a member.
+/// One member of every possible kind.
 struct Net {
     Conv2d conv{1, 2, 3};
     std::vector<Block> blocks{Block(), Block()};
@@ -72,7 +72,7 @@ void check_apart(auto& a, auto& b) {
 
 }  // namespace
 
-TEST_CASE("parameters are found under PyTorch's names") {
+TEST_CASE("parameters have PyTorch's names") {
     Net net;
     CHECK(names(net) ==
           std::vector<std::string>{"conv.weight", "conv.bias", "blocks.0.first.weight", "blocks.0.first.bias",
@@ -112,7 +112,7 @@ TEST_CASE("a copy of a model shares nothing with it") {
     CHECK(c.first.weight->to_vector<float>() == a.first.weight->to_vector<float>());
 }
 
-TEST_CASE("tied parameters are one, and stay one in copies") {
+TEST_CASE("tied parameters share one value and stay tied in copies") {
     Tied model;
     REQUIRE(tied(model));
     CHECK(model.head.weight.tensor().impl() == model.tail.weight.tensor().impl());
@@ -136,7 +136,7 @@ TEST_CASE("tied parameters are one, and stay one in copies") {
         target = same;
         CHECK(tied(target));
     }
-    SECTION("moves keep the value") {
+    SECTION("moves preserve the value") {
         const void* identity = model.head.weight.identity();
         Tied moved = std::move(model);
         CHECK(tied(moved));
@@ -159,7 +159,7 @@ TEST_CASE("tied parameters are one, and stay one in copies") {
             for (std::size_t j = 0; j < i; ++j) check_apart(list[i], list[j]);
         }
     }
-    SECTION("a parameter copied alone in between") {
+    SECTION("a single parameter copied in between") {
         Tied first = model;
         const Parameter alone = model.tail.weight;
         CHECK(alone->to_vector<float>() == model.tail.weight->to_vector<float>());
@@ -182,7 +182,7 @@ TEST_CASE("tied parameters are one, and stay one in copies") {
     }
 }
 
-TEST_CASE("ties between a member and an element of a vector are kept") {
+TEST_CASE("ties between a member and an element of a vector are preserved") {
     Spread model;
     REQUIRE(tied(model));
     Spread copy = model, other = copy;
@@ -198,7 +198,7 @@ TEST_CASE("ties between a member and an element of a vector are kept") {
     CHECK(tied(grown));
 }
 
-TEST_CASE("three tied parameters, and gradients that add up in the tied value") {
+TEST_CASE("three tied parameters share one value and add up its gradients") {
     Three model;
     Three copy = model;
     CHECK(copy.a.weight.identity() == copy.b.weight.identity());
@@ -212,7 +212,7 @@ TEST_CASE("three tied parameters, and gradients that add up in the tied value") 
     for (std::size_t i = 0; i < one.size(); ++i) CHECK(both[i] == Approx(2 * one[i]));
 }
 
-TEST_CASE("wrong ties and values are refused") {
+TEST_CASE("invalid ties and values are rejected") {
     Linear a{3, 4}, b{4, 3};
     CHECK_THROWS_AS(tie(a.weight, b.weight), InvalidArgument);
     CHECK_THROWS_AS(Parameter(Tensor()), InvalidArgument);
@@ -240,7 +240,7 @@ TEST_CASE("a module moves between devices and dtypes in place, with its gradient
     CHECK(model.head.weight->grad().to_vector<float>() == gradient);
     CHECK(model.tail.forward(Tensor::full({2, 3}, 1).to(Device::cpu(1))).device() == Device::cpu(1));
     const Tied copy = model;
-    CHECK(copy.head.weight->device() == Device::cpu(1));  // a copy lies where the model does
+    CHECK(copy.head.weight->device() == Device::cpu(1));  // a copy is on the device of the model
 
     const auto before = model.head.weight->impl();
     to(model, Device::cpu(1));
@@ -258,7 +258,7 @@ TEST_CASE("a module moves between devices and dtypes in place, with its gradient
         "to: dtype i32 is not a floating dtype; expected DType::f32, DType::f64, DType::f16 or DType::bf16");
 }
 
-TEST_CASE("a module that an optimizer holds stays where it is") {
+TEST_CASE("a module that an optimizer holds cannot be moved") {
     Tied model;
     const SGD sgd(model, {.lr = 0.1});
     CHECK_THROWS_WITH(to(model, Device::cpu(0)),

@@ -1,5 +1,5 @@
-// The functions that hide oneDNN's versions: each gives a fast kernel with the caller's scratchpad, and arguments go
-// where they should.
+// The functions that hide oneDNN's versions: each selects a fast kernel with the caller's scratchpad and passes the
+// arguments correctly.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -47,7 +47,7 @@ dnnl::memory over(const Desc& desc, std::vector<float>& data) {
 
 }  // namespace
 
-TEST_CASE("oneDNN: max pooling keeps where its maximum was", "[onednn]") {
+TEST_CASE("oneDNN: max pooling records the positions of maxima", "[onednn]") {
     const Desc large = f32({1, 8, 4, 4}, Tag::nChw8c), small = f32({1, 8, 2, 2}, Tag::nChw8c);
     const onednn::Window window{{2, 2}, {0, 0}, {0, 0}};
     const auto forward = onednn::max_pool_forward(large, small, {2, 2}, window);
@@ -138,7 +138,7 @@ TEST_CASE("oneDNN: matrix product, with and without bias", "[onednn]") {
         }
 }
 
-TEST_CASE("oneDNN: ReLU, whose gradient may take the place of what it is made from", "[onednn]") {
+TEST_CASE("oneDNN: ReLU, whose gradient may overwrite its input", "[onednn]") {
     const Desc data = f32({2, 16, 3, 3}, Tag::nChw16c);
     std::vector<float> x = ramp(288, 1.0F), y(288), gradient = ramp(288, 2.0F);
     const std::vector<float> dy = gradient;
@@ -155,7 +155,7 @@ TEST_CASE("oneDNN: ReLU, whose gradient may take the place of what it is made fr
     }
 }
 
-TEST_CASE("oneDNN: softmax and its logarithm", "[onednn]") {
+TEST_CASE("oneDNN: softmax and log-softmax", "[onednn]") {
     const bool logarithm = GENERATE(false, true);
     const std::size_t n = 3, c = 10;
     const Desc data = f32({3, 10}, Tag::ab);
@@ -165,8 +165,8 @@ TEST_CASE("oneDNN: softmax and its logarithm", "[onednn]") {
     const auto backward = onednn::softmax_backward(forward, data, data, data, 1, logarithm);
     run(backward, onednn::SoftmaxBackward(backward),
         {{DNNL_ARG_DST, over(data, y)}, {DNNL_ARG_DIFF_DST, over(data, dy)}, {DNNL_ARG_DIFF_SRC, over(data, dx)}},
-        onednn::Reference::accept);  // all there is below AVX-512
-    // oneDNN's own exponential is good to about 1e-6 of the largest term.
+        onednn::Reference::accept);  // the only one below AVX-512
+    // oneDNN's exponential is accurate to about 1e-6 of the largest term.
     const double margin = 2e-5;
     for (std::size_t i = 0; i < n; ++i) {
         double sum = 0, weighted = 0, total = 0;

@@ -1,5 +1,5 @@
-// Runs the op table on the host, a virtual CPU device and a GPU where there is one: every entry with its inputs lying
-// in every way a tensor can lie, in f32 and f64, values and gradients against double-precision loops.
+// Runs the op table on the host, a virtual CPU device and, if available, a GPU: every entry with its inputs in every
+// memory layout of a tensor, in f32 and f64, values and gradients against double-precision loops.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -15,38 +15,40 @@
 #include "lockstep/tests/ops/op_table.h"
 
 using namespace lockstep;
-using namespace lockstep::op_table;
+using namespace lockstep::test;
 
 namespace {
 
-enum class Lie {
+enum class MemoryLayout {
     plain,           ///< row-major
     transposed,      ///< first and last dimension exchanged in memory
     strided,         ///< every second element of a larger tensor, not from its start
-    opaque,          ///< as a convolution leaves it: the backend's own layout
-    view_of_opaque,  ///< rows of what a convolution made
+    opaque,          ///< as a convolution writes it: the backend's layout
+    view_of_opaque,  ///< rows of a convolution's result
 };
-constexpr Lie all_lies[] = {Lie::plain, Lie::transposed, Lie::strided, Lie::opaque, Lie::view_of_opaque};
+constexpr MemoryLayout all_layouts[] = {MemoryLayout::plain, MemoryLayout::transposed, MemoryLayout::strided,
+                                        MemoryLayout::opaque, MemoryLayout::view_of_opaque};
 
-const char* name_of(Lie lie) {
+const char* name_of(MemoryLayout layout) {
     constexpr const char* names[] = {"plain", "transposed", "strided", "opaque", "view of opaque"};
-    return names[static_cast<int>(lie)];
+    return names[static_cast<int>(layout)];
 }
 
-/// Whether a convolution leaves so many channels in blocks; others, if they are not few, channels-last.
+/// Whether a convolution writes this number of channels in blocks; otherwise in channels-last order, unless they are
+/// few.
 bool blocked(const Tensor& x) { return x.size(1) % 16 == 0; }
 
-/// Whether a tensor of this shape is changed by lying so.
-bool applies(Lie lie, const Tensor& x) {
-    if (!is_floating(x.dtype())) return lie == Lie::plain;
-    switch (lie) {
-        case Lie::transposed: return x.dims() >= 2;
-        case Lie::strided: return x.dims() >= 1;
-        case Lie::opaque:
-        case Lie::view_of_opaque:
+/// Whether the layout differs from the plain one for this tensor.
+bool applies(MemoryLayout layout, const Tensor& x) {
+    if (!is_floating(x.dtype())) return layout == MemoryLayout::plain;
+    switch (layout) {
+        case MemoryLayout::transposed: return x.dims() >= 2;
+        case MemoryLayout::strided: return x.dims() >= 1;
+        case MemoryLayout::opaque:
+        case MemoryLayout::view_of_opaque:
             return x.dims() == 4 && x.dtype() == DType::f32 &&
                    (blocked(x) || ((x.size(1) == 10 || x.size(1) == 20) && x.size(3) > 1));
-        case Lie::plain: break;
+        case MemoryLayout::plain: break;
     }
     return true;
 }
@@ -61,30 +63,30 @@ Tensor convolved(const Tensor& x) {
     return conv2d(x, Tensor::from(identity, {channels, channels, size, size}, x.device()), Tensor(), 1, padding);
 }
 
-Tensor laid(const Tensor& x, Lie lie) {
-    if (!applies(lie, x)) return x;
+Tensor laid(const Tensor& x, MemoryLayout layout) {
+    if (!applies(layout, x)) return x;
     const NoGrad no_grad;
-    switch (lie) {
-        case Lie::transposed: return x.transpose(0, -1).contiguous().transpose(0, -1);
-        case Lie::strided: {
+    switch (layout) {
+        case MemoryLayout::transposed: return x.transpose(0, -1).contiguous().transpose(0, -1);
+        case MemoryLayout::strided: {
             Shape wide = x.shape();
             wide[x.dims() - 1] = 2 * x.size(-1) + 1;
             const Tensor result = Tensor::full(wide, 99, x.dtype(), x.device()).slice(-1, 1, wide[x.dims() - 1], 2);
             result.copy_(x);
             return result;
         }
-        case Lie::opaque: return convolved(x);
-        case Lie::view_of_opaque: {
+        case MemoryLayout::opaque: return convolved(x);
+        case MemoryLayout::view_of_opaque: {
             const std::int64_t rows = x.size(0);
             return convolved(cat({x, x})).slice(0, rows, 2 * rows);
         }
-        case Lie::plain: break;
+        case MemoryLayout::plain: break;
     }
     return x;
 }
 
-/// Largest difference relative to the largest finite element of `expected`, or to 1. NaN where one is NaN or infinite
-/// and the other is not the same.
+/// Largest difference relative to the largest finite element of `expected`, or to 1. NaN if one is NaN or infinite and
+/// the other is not the same.
 double error(const Array& found, const Array& expected) {
     double difference = 0, scale = 1;
     for (const double value : expected.v)
@@ -116,7 +118,7 @@ Expectation make_expectation(const Op& op) {
     return e;
 }
 
-/// Made once: where an entry has no loops of its own for its gradient, finite differences are what takes time.
+/// Computed once: finite differences, for entries without loops for their gradients, take most of the time.
 const std::vector<std::pair<std::unique_ptr<Op>, Expectation>>& expectations() {
     static const auto made = [] {
         std::vector<std::pair<std::unique_ptr<Op>, Expectation>> all;
@@ -129,18 +131,19 @@ const std::vector<std::pair<std::unique_ptr<Op>, Expectation>>& expectations() {
     return made;
 }
 
-/// Runs `op` with the inputs in the set `which` lying as said, the gradient too where that is opaque.
-void check(const Op& op, const Expectation& e, Device device, DType dtype, Lie lie, std::size_t first,
+/// Runs `op` with the inputs [first, last) in the given layout, and the gradient as well if that is opaque.
+void check(const Op& op, const Expectation& e, Device device, DType dtype, MemoryLayout layout, std::size_t first,
            std::size_t last) {
     INFO(op.name() << " on " << device.str() << ", " << lockstep::name_of(dtype) << ", inputs " << first << " to "
-                   << last << " " << name_of(lie));
+                   << last << " " << name_of(layout));
     std::vector<Tensor> in;
     for (std::size_t i = 0; i < e.inputs.size(); ++i) {
         Tensor x = to_tensor(e.in[i], e.inputs[i], dtype, device);
-        if (i >= first && i < last) x = laid(x, lie);
-        if (lie == Lie::opaque && device.kind() == DeviceKind::cpu && i >= first && i < last && applies(lie, x))
+        if (i >= first && i < last) x = laid(x, layout);
+        if (layout == MemoryLayout::opaque && device.kind() == DeviceKind::cpu && i >= first && i < last &&
+            applies(layout, x))
             REQUIRE(x.impl()->storage->opaque != nullptr);
-        // A leaf of its own, on the same memory.
+        // A separate leaf, on the same memory.
         x = x.detach();
         if (e.inputs[i].gradient) x.requires_grad_();
         in.push_back(x);
@@ -149,20 +152,20 @@ void check(const Op& op, const Expectation& e, Device device, DType dtype, Lie l
     const Tensor y = op.run(in);
     REQUIRE(y.shape() == to_shape(e.y.shape));
     REQUIRE(y.device() == device);
-    if (lie == Lie::opaque && first == 0 && op.keeps_layout() && in[0].impl()->storage->opaque) {
-        const auto& lies = y.impl()->storage->opaque;
-        CHECK((lies ? lies->str() : "plain") == in[0].impl()->storage->opaque->str());
+    if (layout == MemoryLayout::opaque && first == 0 && op.keeps_layout() && in[0].impl()->storage->opaque) {
+        const auto& opaque = y.impl()->storage->opaque;
+        CHECK((opaque ? opaque->str() : "plain") == in[0].impl()->storage->opaque->str());
     }
     const double bound = dtype == DType::f64 ? 1e-12 : op.bound();
     CHECK(error(to_array(y), e.y) <= bound);
     if (!op.has_gradient()) return;
-    if (lie == Lie::plain) {  // without autograd, so without what backward would need
+    if (layout == MemoryLayout::plain) {  // without autograd, so that nothing is saved for backward
         const NoGrad no_grad;
         manual_seed(seed);
         CHECK(error(to_array(op.run(in)), to_array(y)) == 0);
     }
     Tensor dy = to_tensor(e.dy, {e.y.shape}, dtype, device);
-    if (lie == Lie::opaque) dy = laid(dy, lie);
+    if (layout == MemoryLayout::opaque) dy = laid(dy, layout);
     y.backward(dy);
     for (std::size_t i = 0; i < in.size(); ++i) {
         INFO("gradient of input " << i);
@@ -179,13 +182,18 @@ std::vector<Device> devices() {
     return list;
 }
 
+/// Whether there is an f64 kernel: on CUDA devices, convolutions have none.
+bool computes_f64(const Op& op, Device device) {
+    return device.kind() == DeviceKind::cpu || op.name().find("conv") == std::string::npos;
+}
+
 }  // namespace
 
 TEST_CASE("every entry of the op table agrees with its loops") {
     for (const auto& [op, e] : expectations()) {
         for (const Device device : devices()) {
-            check(*op, e, device, DType::f32, Lie::plain, 0, e.in.size());
-            if (device.kind() == DeviceKind::cpu) check(*op, e, device, DType::f64, Lie::plain, 0, e.in.size());
+            check(*op, e, device, DType::f32, MemoryLayout::plain, 0, e.in.size());
+            if (computes_f64(*op, device)) check(*op, e, device, DType::f64, MemoryLayout::plain, 0, e.in.size());
         }
     }
 }
@@ -196,7 +204,7 @@ TEST_CASE("every entry has values and gradients in f16 and bf16") {
         if (op->is_special()) continue;
         for (const DType dtype : {DType::bf16, DType::f16}) {
             INFO(op->name() << " on " << device.str() << ", " << lockstep::name_of(dtype));
-            std::vector<Tensor> narrow;  // what 16 bits hold of the inputs
+            std::vector<Tensor> narrow;  // the inputs, rounded to 16 bits
             std::vector<Array> exact;
             for (std::size_t i = 0; i < e.in.size(); ++i) {
                 const Tensor x = to_tensor(e.in[i], e.inputs[i], DType::f32, device);
@@ -234,21 +242,22 @@ TEST_CASE("every entry has values and gradients in f16 and bf16") {
     }
 }
 
-TEST_CASE("inputs may lie in any way") {
+TEST_CASE("inputs may have any memory layout") {
     for (const auto& [op, e] : expectations()) {
         for (const Device device : devices()) {
             if (device.is_host()) continue;
-            for (const Lie lie : all_lies) {
+            for (const MemoryLayout layout : all_layouts) {
                 std::size_t count = 0;
                 for (std::size_t i = 0; i < e.in.size(); ++i) {
-                    if (lie == Lie::plain || !applies(lie, to_tensor(e.in[i], e.inputs[i], DType::f32, device)))
+                    if (layout == MemoryLayout::plain ||
+                        !applies(layout, to_tensor(e.in[i], e.inputs[i], DType::f32, device)))
                         continue;
                     ++count;
-                    check(*op, e, device, DType::f32, lie, i, i + 1);
+                    check(*op, e, device, DType::f32, layout, i, i + 1);
                 }
-                if (count > 1) check(*op, e, device, DType::f32, lie, 0, e.in.size());
-                if (count > 0 && lie == Lie::transposed && device.kind() == DeviceKind::cpu)
-                    check(*op, e, device, DType::f64, lie, 0, e.in.size());
+                if (count > 1) check(*op, e, device, DType::f32, layout, 0, e.in.size());
+                if (count > 0 && layout == MemoryLayout::transposed && computes_f64(*op, device))
+                    check(*op, e, device, DType::f64, layout, 0, e.in.size());
             }
         }
     }
@@ -259,7 +268,7 @@ TEST_CASE("the loops' own gradients agree with finite differences") {
         if (!op->has_gradient() || op->is_special()) continue;
         std::ptrdiff_t work = e.y.size();
         for (const Array& in : e.in) work = std::max(work, in.size());
-        if (work > 700) continue;  // finite differences cost the square
+        if (work > 700) continue;  // finite differences take quadratic time
         INFO(op->name());
         const std::vector<Array> differences = op->Op::reference_gradients(e.in, e.dy);
         for (std::size_t i = 0; i < e.in.size(); ++i)
@@ -267,7 +276,7 @@ TEST_CASE("the loops' own gradients agree with finite differences") {
     }
 }
 
-TEST_CASE("what a convolution leaves is opaque on CPU devices, and a view makes it strided") {
+TEST_CASE("the output of a convolution on a CPU device is opaque, and a view makes it strided") {
     const Tensor x = convolved(Tensor::randn({2, 16, 6, 6}).to(Device::cpu(0)));
     REQUIRE(x.impl()->storage->opaque != nullptr);
     const Tensor last = convolved(Tensor::randn({2, 10, 6, 6}).to(Device::cpu(0)));
@@ -282,7 +291,7 @@ TEST_CASE("what a convolution leaves is opaque on CPU devices, and a view makes 
     CHECK(view.transpose(1, 2).to_vector<float>() == values);
 }
 
-TEST_CASE("gradients are computed for those who want them only") {
+TEST_CASE("gradients are computed only for tensors that require them") {
     const Tensor x = Tensor::randn({2, 16, 6, 6});
     const Tensor w = Tensor::randn({32, 16, 3, 3});
     w.requires_grad_();
@@ -293,7 +302,7 @@ TEST_CASE("gradients are computed for those who want them only") {
     CHECK_FALSE(conv2d(x, w).requires_grad());
 }
 
-TEST_CASE("a batch is tagged as one while its rows stay what dimension 0 counts, and so is its gradient") {
+TEST_CASE("operations keep the batch tag if dimension 0 still counts rows, in outputs and gradients") {
     for (const auto& [op, e] : expectations()) {
         if (op->is_special()) continue;  // the same functions
         for (std::size_t tagged = 0; tagged < e.in.size(); ++tagged) {
@@ -309,14 +318,14 @@ TEST_CASE("a batch is tagged as one while its rows stay what dimension 0 counts,
             if (!op->has_gradient()) continue;
             y.backward(to_tensor(e.dy, {e.y.shape}, DType::f32, Device::host()).tag_batch(y.is_batch()));
             for (std::size_t i = 0; i < in.size(); ++i) {
-                const bool parameter = i == tagged && i > 0 && !op->hands_on_batch(i);  // which nobody tags
+                const bool parameter = i == tagged && i > 0 && !op->hands_on_batch(i);  // never tagged
                 if (in[i].grad().defined() && !parameter) CHECK(in[i].grad().is_batch() == in[i].is_batch());
             }
         }
     }
 }
 
-TEST_CASE("masks draw again in every call, and start over with the seed") {
+TEST_CASE("every call draws new masks, and the same seed repeats them") {
     const Tensor x = Tensor::full({64, 64}, 1);
     manual_seed(3);
     const auto first = dropout(x).to_vector<float>();
@@ -333,7 +342,7 @@ TEST_CASE("masks draw again in every call, and start over with the seed") {
     CHECK(sum(dropout(x, 1.0)).item() == 0);
 }
 
-TEST_CASE("integers stay integers beside integers, and become f32 where PyTorch makes them floating") {
+TEST_CASE("integers combined with integers stay integers, and become f32 where they do in PyTorch") {
     using Integers = std::vector<std::int64_t>;
     using Floats = std::vector<float>;
     for (const Device device : devices()) {
@@ -360,8 +369,8 @@ TEST_CASE("integers stay integers beside integers, and become f32 where PyTorch 
     }
 }
 
-TEST_CASE("pooling takes NaN in every layout, as PyTorch does") {
-    // The square root makes NaN of some elements where they lie.
+TEST_CASE("pooling propagates NaN in every layout, as in PyTorch") {
+    // The square root makes some elements NaN in place.
     for (const std::int64_t channels : {1, 10, 16, 20, 32})
         for (const std::int64_t window : {2, 3}) {
             INFO(channels << " channels, windows of " << window);
@@ -384,7 +393,7 @@ TEST_CASE("pooling takes NaN in every layout, as PyTorch does") {
         }
 }
 
-TEST_CASE("numbers that are not finite leave the padding of a blocked tensor alone") {
+TEST_CASE("non-finite numbers do not reach the padding of a blocked tensor") {
     const Tensor x = convolved(Tensor::randn({2, 10, 4, 4}).to(Device::cpu(0)));
     const Tensor w = Tensor::full({16, 10, 1, 1}, 1, DType::f32, Device::cpu(0));
     const Tensor spoiled = conv2d(x * INFINITY, w) * 0.0;  // all NaN

@@ -11,7 +11,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/consumer/lion.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/reference/optimizers.h"
 
 using namespace lockstep;
@@ -20,7 +20,7 @@ using reference::OptimizerOptions;
 
 namespace {
 
-constexpr int numbers = 70;  // more than one cache line, no multiple of a vector
+constexpr int numbers = 70;  // more than one cache line, not a multiple of a vector
 constexpr int steps = 100;
 
 struct Numbers {
@@ -50,7 +50,7 @@ void set_gradient(const Parameter& parameter, int which, int step) {
 
 using Rule = std::function<void(const OptimizerOptions&, Optimized&, double)>;
 
-/// The largest difference from the reference after all steps, relative to how far the numbers have gone.
+/// The largest difference from the reference after all steps, relative to the distance that the numbers have moved.
 double worst_error(Numbers& net, Optimizer& optimizer, const Rule& rule, const OptimizerOptions& options) {
     std::vector<Optimized> expected[2];
     for (int which : {0, 1})
@@ -79,7 +79,7 @@ double worst_error(Numbers& net, Optimizer& optimizer, const Rule& rule, const O
     return worst;
 }
 
-/// `make` makes the optimizer of a model.
+/// `make` creates the optimizer of a model.
 template <class Make>
 void check_both_types(const Rule& rule, const OptimizerOptions& options, Make&& make) {
     for (const DType dtype : {DType::f32, DType::f64}) {
@@ -126,7 +126,7 @@ TEST_CASE("RMSprop") {
     check_both_types(
         reference::rmsprop, {.lr = 1e-3, .momentum = 0.9, .weight_decay = 0.05, .alpha = 0.9},
         [](Numbers& net) { return RMSprop(net, {.lr = 1e-3, .alpha = 0.9, .weight_decay = 0.05, .momentum = 0.9}); });
-    // What is left of the square after the mean's was taken away loses digits.
+    // The mean's square is subtracted from the square's mean, which loses digits.
     check_both_types(
         reference::rmsprop, {.lr = 1e-3, .eps = 1e-2, .maximize = true, .centered = true},
         [](Numbers& net) { return RMSprop(net, {.lr = 1e-3, .eps = 1e-2, .centered = true, .maximize = true}); });
@@ -142,12 +142,12 @@ TEST_CASE("Adagrad") {
         });
 }
 
-TEST_CASE("an optimizer of one's own") {
+TEST_CASE("a custom optimizer") {
     check_both_types(reference::lion, {.lr = 0.01, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99},
                      [](Numbers& net) { return Lion(net, {.lr = 0.01, .weight_decay = 0.1}); });
 }
 
-TEST_CASE("groups have settings of their own, parameters their own count of updates") {
+TEST_CASE("groups have separate settings, and parameters have separate update counts") {
     Numbers net;
     Adam optimizer(net, {.lr = 0.1});
     CHECK(optimizer.add_group({"y"}, {.lr = 0.001, .betas = {0.5, 0.9}}) == 1);
@@ -174,7 +174,7 @@ TEST_CASE("groups have settings of their own, parameters their own count of upda
     CHECK(optimizer.options(1).betas[0] == 0.5);
 }
 
-TEST_CASE("state comes with the setting that needs it") {
+TEST_CASE("a setting that needs state adds it") {
     Numbers net;
     RMSprop optimizer(net, {.lr = 0.01});
     CHECK(optimizer.states() == std::vector<std::string>{"square_avg"});
@@ -204,7 +204,7 @@ std::string refused(Call&& call) {
     return "nothing was thrown";
 }
 
-/// Whose update does what is given.
+/// An optimizer with a given update function.
 class Wrong final : public CustomOptimizer<LionOptions> {
 public:
     using Update = std::function<void(UpdateRange&)>;
@@ -229,7 +229,7 @@ std::string refused_update(Wrong::Update what) {
 
 }  // namespace
 
-TEST_CASE("what an optimizer does not allow is refused in its name") {
+TEST_CASE("an optimizer rejects invalid settings with an error that begins with its name") {
     Numbers net;
     CHECK(refused([&] { Adam(net, {.lr = -1}); }) == "Adam: invalid lr (-1); expected 0 or more");
     CHECK(refused([&] {
@@ -247,7 +247,7 @@ TEST_CASE("what an optimizer does not allow is refused in its name") {
           "Adam: no parameter or module is called z; expected names as in named_tensors()");
 }
 
-TEST_CASE("an update that mixes elements, or reads others, is refused before anything changes") {
+TEST_CASE("an update that mixes elements, or reads other tensors, is rejected before anything changes") {
     using test::contains;
     CHECK_THAT(refused_update([](UpdateRange& r) { r.set_parameter(r.parameter() - sum(r.gradient())); }),
                contains("Wrong: update calls sum, which mixes elements"));

@@ -1,5 +1,4 @@
-// A plain model whose parts lie on several devices: what an optimizer, a clip and an error do to it is what they do to
-// the same model on one.
+// A plain model with parts on several devices: an optimizer, clipping and errors have the same effect as on one device.
 #include <cmath>
 #include <limits>
 
@@ -9,15 +8,15 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/sgd.h"
-#include "lockstep/runtime/copy_count.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/copy_count.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::message_of;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -76,17 +75,17 @@ std::pair<std::vector<float>, std::vector<double>> trained(Device other, MakeOpt
 
 }  // namespace
 
-TEST_CASE("parameters on two devices are updated, and clipped, as on one, bit for bit", "[devices]") {
+TEST_CASE("parameters on two devices are updated and clipped bit-identically to one device", "[devices]") {
     const auto adamw = [](Net& net) { return AdamW(net, {.lr = 0.05}); };
     const auto sgd = [](Net& net) { return SGD(net, {.lr = 0.1, .momentum = 0.9}); };
     CHECK(trained(second, adamw) == trained(first, adamw));
     CHECK(trained(second, sgd) == trained(first, sgd));
     const auto [values, norms] = trained(second, sgd);
-    CHECK(norms[0] > 0.2);  // so that something was clipped
+    CHECK(norms[0] > 0.2);  // so that clipping had an effect
     CHECK(values != values_of(*std::make_unique<Net>(made(second))));
 }
 
-TEST_CASE("a step of parameters on two devices moves what crosses between the parts and nothing else", "[devices]") {
+TEST_CASE("a step with parameters on two devices copies only tensors that cross between the parts", "[devices]") {
     Net net = made(second);
     SGD sgd(net, {.lr = 0.1, .momentum = 0.9});
     const Tensor x = images(), y = labels(second);
@@ -108,7 +107,7 @@ TEST_CASE("a step of parameters on two devices moves what crosses between the pa
     CHECK_FALSE(copies.contains({Device::host(), second}));
 }
 
-TEST_CASE("what one device finds in its data keeps the parameters of all as they were", "[devices]") {
+TEST_CASE("invalid data on one device leaves parameters on all devices unchanged", "[devices]") {
     Net net = made(second);
     SGD sgd(net, {.lr = 0.1});
     const std::vector<float> before = values_of(net);
@@ -119,7 +118,7 @@ TEST_CASE("what one device finds in its data keeps the parameters of all as they
     CHECK(values_of(net) == before);
 }
 
-TEST_CASE("other norms over two devices, and one that is not finite", "[devices]") {
+TEST_CASE("other norms over two devices, and a non-finite norm", "[devices]") {
     const Tensor a = Tensor::zeros({2}, DType::f32, first), b = Tensor::zeros({2}, DType::f32, second);
     const auto give = [&](float last) {
         a.set_grad(Tensor::from(std::vector<float>{3, -4}, {2}, first));
@@ -141,7 +140,7 @@ TEST_CASE("other norms over two devices, and one that is not finite", "[devices]
     CHECK(a.grad().to_vector<float>() == std::vector<float>{3, -4});
 }
 
-TEST_CASE("a module's own `to` is that of the library", "[devices]") {
+TEST_CASE("a module's own `to` calls that of the library", "[devices]") {
     Net net = made(first);
     CHECK(&net.decoder.to(second) == &net.decoder);
     CHECK(net.decoder.weight->device() == second);
@@ -149,7 +148,7 @@ TEST_CASE("a module's own `to` is that of the library", "[devices]") {
     CHECK(net.to(DType::f64).encoder.weight->dtype() == DType::f64);
 }
 
-TEST_CASE("a model that an optimizer holds on two devices is not moved any more", "[devices]") {
+TEST_CASE("a model that an optimizer holds on two devices can no longer be moved", "[devices]") {
     Net net = made(second);
     const SGD sgd(net, {.lr = 0.1});
     CHECK(message_of<InvalidArgument>([&] { to(net.decoder, first); }) ==

@@ -1,4 +1,4 @@
-// The summary of a model against counts made by hand.
+// The summary of a model against manual counts.
 #include "lockstep/ops/summary.h"
 
 #include "lockstep/ops/functional.h"
@@ -61,7 +61,7 @@ std::vector<Line> lines_of(const ModelSummary& summary) {
 
 }  // namespace
 
-TEST_CASE("summary: calls in their order, with their layers, outputs and parameters") {
+TEST_CASE("summary: calls in order, with their layers, outputs and parameters") {
     Net net;
     (*net.conv.bias)->requires_grad_(false);
     set_training(net, true);
@@ -83,7 +83,7 @@ TEST_CASE("summary: calls in their order, with their layers, outputs and paramet
     CHECK(found.buffer_bytes == 2 * 4 + 2 * 4 + 8);
     CHECK(found.input_bytes == 2 * 64 * 4);
     CHECK(found.result_bytes == 4 * (3 * 144 + 4 * 36));
-    // The model is as it was.
+    // The model is unchanged.
     CHECK(training_modes(net) == modes);
     CHECK((*std::get<0>(net.head.layers).running_mean)->version() == version);
 }

@@ -1,5 +1,5 @@
-// Sums in f32 of many values: errors that don't grow with their number. One lane of the CPU backend's loops adds up
-// 2^15 values here, which as one f32 sum would lose digits that a single rounding keeps.
+// Sums in f32 of many values: errors do not grow with their number. One lane of the CPU backend's loops adds up 2^15
+// values here, which as one f32 sum would lose more digits than a single rounding.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -23,14 +23,14 @@ double error(const Tensor& found, double expected) {
     return largest;
 }
 
-/// (1, channels, side, side) of 0.3 and 0.7 in turns.
+/// (1, channels, side, side), alternating between 0.3 and 0.7.
 Tensor chequered(std::int64_t channels, std::int64_t side, Device device) {
     std::vector<float> values(static_cast<std::size_t>(channels * side * side));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 0.3F : 0.7F;
     return Tensor::from(values, {1, channels, side, side}, device);
 }
 
-/// The same values, where a convolution leaves them: in blocks of 16 channels.
+/// The same values in the layout of a convolution's result: blocks of 16 channels.
 Tensor convolved(const Tensor& x) {
     std::vector<float> identity(16 * 16);
     for (std::size_t c = 0; c < 16; ++c) identity[c * 16 + c] = 1;
@@ -51,7 +51,7 @@ void check_batch_norm(const Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("sums over large images are as exact as those over small ones") {
+TEST_CASE("sums over large images are as accurate as those over small ones") {
     for (const Device device : {Device::host(), Device::cpu(0)}) {
         INFO(device.str());
         const std::int64_t side = 1024;

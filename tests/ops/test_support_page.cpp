@@ -1,5 +1,5 @@
-// docs/support.md names exactly the operations, layers, losses, optimizers, schedules, dtypes and backends of the
-// headers, and says of each operation whether it takes integers.
+// docs/support.md names exactly the operations, layers, losses, optimizers, schedules, dtypes, backends and image
+// formats of the headers, and states for each operation whether it takes integers.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +15,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/data/image_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/op_table.h"
@@ -75,7 +76,7 @@ Names shown(const std::string& page, const std::string& section) {
     return names;
 }
 
-/// "missing: a; unknown: b"; empty if the page names what there is.
+/// "missing: a; unknown: b"; empty if the page names exactly the existing ones.
 std::string difference(const Names& there, const Names& on_page) {
     std::string text;
     for (const std::string& name : there)
@@ -88,7 +89,7 @@ std::string difference(const Names& there, const Names& on_page) {
 Names operations() { return declared("ops/functional.h", R"(\n(?:inline )?(?:std::vector<Tensor>|Tensor) (\w+)\()"); }
 
 /// The functions that an entry of the op table calls.
-Names functions_of(const op_table::Op& op) {
+Names functions_of(const test::Op& op) {
     Names names;
     const std::string expression = op.torch();
     find_all(expression, R"((?:torch\.|F\.|[a-e]\.)(\w+)\()", names);
@@ -101,7 +102,7 @@ Names functions_of(const op_table::Op& op) {
     return names;
 }
 
-/// Calls each operation with a tensor of a dtype where it takes its first.
+/// Calls of each operation with the given tensor as its first argument.
 std::map<std::string, std::function<void(const Tensor&)>> calls() {
     const Shape image{1, 2, 4, 4};
     const auto as_image = [image](const Tensor& x) { return x.flatten().slice(0, 0, 32).reshape(image); };
@@ -179,7 +180,7 @@ std::string page() { return read("docs/support.md"); }
 
 }  // namespace
 
-TEST_CASE("the page on what is supported names every operation and no other") {
+TEST_CASE("the support page names every operation and no other") {
     CHECK(difference(operations(), shown(page(), "Operations")) == "");
     Names methods;
     for (const std::string& name : shown(page(), "Views and copies")) methods.insert(name);
@@ -188,13 +189,13 @@ TEST_CASE("the page on what is supported names every operation and no other") {
     for (const std::string& name : methods) CHECK(header.find(" " + name + "(") != std::string::npos);
 }
 
-TEST_CASE("the page on what is supported has the functions of all entries of the op table") {
+TEST_CASE("the support page has the functions of all op table entries") {
     Names on_page = shown(page(), "Operations"), tested;
     on_page.merge(shown(page(), "Views and copies"));
     on_page.merge(shown(page(), "Losses"));
     on_page.merge(shown(page(), "Other functions"));
     on_page.merge(Names{"isnan", "tensor"});  // parts of expressions in Python
-    for (const auto& op : op_table::make_table())
+    for (const auto& op : test::make_table())
         for (const std::string& name : functions_of(*op)) {
             INFO(op->name() << ": " << op->torch());
             tested.insert(name);
@@ -203,7 +204,7 @@ TEST_CASE("the page on what is supported has the functions of all entries of the
     CHECK(tested.size() > 30);
 }
 
-TEST_CASE("the page on what is supported says which operations take integers") {
+TEST_CASE("the support page lists the operations that accept integers") {
     const auto all = calls();
     Names called;
     for (const auto& [name, call] : all) called.insert(name);
@@ -220,7 +221,7 @@ TEST_CASE("the page on what is supported says which operations take integers") {
     }
 }
 
-TEST_CASE("the page on what is supported names layers, losses, optimizers, schedules, dtypes and backends") {
+TEST_CASE("the support page names layers, losses, optimizers, schedules, dtypes, backends and formats") {
     Names layers = declared("ops/layers.h", R"(\nstruct (\w+)(?: : \w+)? \{)");
     for (auto name = layers.begin(); name != layers.end();)
         name = name->ends_with("Options") || *name == "PlainLayer" ? layers.erase(name) : std::next(name);
@@ -242,16 +243,18 @@ TEST_CASE("the page on what is supported names layers, losses, optimizers, sched
     CHECK(difference(optimizers, shown(page(), "Optimizers")) == "");
     CHECK(difference(schedules, shown(page(), "Learning-rate schedules")) == "");
 
-    Names dtypes, backends;
+    Names dtypes, backends, formats;
     for (const DType dtype :
          {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean})
         dtypes.insert(std::string(name_of(dtype)));
     CHECK(difference(dtypes, shown(page(), "Dtypes")) == "");
     for (const ProcessGroupBackend& backend : process_group_backends()) backends.insert(backend.name);
     CHECK(difference(backends, shown(page(), "Process-group backends")) == "");
+    for (const ImageFormat& format : image_formats()) formats.insert(format.name);
+    CHECK(difference(formats, shown(page(), "Image formats")) == "");
 }
 
-TEST_CASE("a name that the page lacks, and one that does not exist, are found") {
+TEST_CASE("a name that is missing from the support page, or does not exist, is found") {
     const Names there{"add", "gelu"};
     const std::string changed =
         "## Operations\n\n| operation | floats |\n|---|---|\n| `add`, `gelo` | yes |\n\n## Other\n\n"

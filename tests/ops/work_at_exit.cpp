@@ -1,4 +1,4 @@
-// Enqueues a convolution, its gradients and what is around them on two devices and ends without reading anything.
+// Enqueues a convolution, its gradients and related operations on two devices and ends without reading any result.
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/runtime/tensor.h"

@@ -1,7 +1,7 @@
-// A training that saves after every step until it is killed: what test_checkpoint_kills starts.
+// A training that saves after every step until it is killed; test_checkpoint_kills starts it.
 //     checkpoint-writer FILE SEED new|on|behind
-// `on`: goes on where FILE is. `behind`: likewise, and saves while it trains on. Prints a line once it has begun. While
-// somebody else saves to FILE it tries again.
+// `on`: resumes from FILE. `behind`: also resumes, and saves while it continues to train. Prints a line once it has
+// begun. If another process is saving to FILE it tries again.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 #include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/parallel/saved_training.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
 
 int main(int count, char** words) {
     if (count != 4) {
@@ -22,7 +22,7 @@ int main(int count, char** words) {
     }
     try {
         const std::filesystem::path file = words[1];
-        saved_training::Training training(std::strtoull(words[2], nullptr, 10));
+        lockstep::test::SavedTraining training(std::strtoull(words[2], nullptr, 10));
         const std::string_view how = words[3];
         if (how != "new" && std::filesystem::exists(file)) training.load(file);
         std::puts("begins");

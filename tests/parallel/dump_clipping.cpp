@@ -1,5 +1,5 @@
-// Prints what clipping makes of gradients, and of a small network in 100 steps on three devices, as JSON: what
-// tests/pytorch/check_clipping.py reads.
+// Prints the results of clipping for gradients, and for a small network in 100 steps on three devices, as JSON, for
+// tests/pytorch/check_clipping.py.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr int steps = 100, rows = 24;
 
-/// JSON as Python reads it, with NaN and infinities.
+/// JSON in Python's form, with NaN and infinities.
 void print(double value) {
     if (std::isfinite(value))
         std::printf("%.17g", value);
@@ -43,7 +43,7 @@ void print(const std::vector<double>& values) {
 
 void print(const Tensor& tensor) { print(tensor.to(DType::f64).to_vector<double>()); }
 
-/// A list of what `print_one` prints of each of `all`.
+/// A list of the output of `print_one` for each of `all`.
 template <class All, class PrintOne>
 void print_list(const All& all, PrintOne&& print_one) {
     std::printf("[");
@@ -81,7 +81,7 @@ struct Parts {
     LOCKSTEP_MEMBERS(a, b, unused)
 };
 
-/// `spoiled`: what stands in the middle instead of a number; 0: nothing.
+/// `spoiled`: replaces the number in the middle; 0: unchanged.
 Tensor numbers(std::int64_t count, double pace, double spoiled) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < count; ++i)
@@ -140,7 +140,7 @@ std::vector<GradientCase> gradient_cases() {
 
 // ---- training ---------------------------------------------------------------------------------------------------
 
-/// `still` is not trained, nobody uses `unused`.
+/// `still` is not trained, and `unused` is not used.
 struct Net {
     Linear first{6, 16}, still{16, 16}, second{16, 3}, unused{4, 4};
     LOCKSTEP_MEMBERS(first, still, second, unused)

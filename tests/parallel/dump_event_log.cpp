@@ -1,5 +1,4 @@
-// Writes a log with everything that one may hold and prints what it put there as JSON, for
-// tests/pytorch/check_event_log.py.
+// Writes a log with every kind of entry and prints the entries as JSON, for tests/pytorch/check_event_log.py.
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -33,7 +32,7 @@ int main(int argc, char** argv) {
         log.text("configuration", text);
         for (int step = 0; step < 25; ++step) log.scalar("loss", 99, step);
     }
-    for (const int begin : {0, 10}) {  // the second run goes on in the middle of what the first one did
+    for (const int begin : {0, 10}) {  // the second run resumes in the middle of the first one
         ls::EventLog log(argv[1], {.resume_step = begin});
         if (begin == 0) log.text("configuration", text);
         for (int step = begin; step < begin + 20; ++step)

@@ -1,15 +1,19 @@
-// Writes DataParallel's gradients, with the model and data that they came from, for tests/pytorch/check_gradients.py.
+// Writes DataParallel's gradients with their model and data, for tests/pytorch/check_gradients.py.
 // usage: dump_gradients DIRECTORY
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <filesystem>
 
+#include "lockstep/ops/loss.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data/safetensors.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
@@ -36,8 +40,8 @@ private:
 
 void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
     ls::manual_seed(static_cast<std::uint64_t>(rows));
-    Net net;
-    const Batch batch = make_batch(rows);
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(rows);
     const ls::Tensor weights = ls::Tensor::from(std::vector<float>{0.3F, 1.7F, 0.05F, 2.5F, 1}, {5});
     const ls::Tensor dense = ls::Tensor::randn({rows, 5});
     Dump file;
@@ -55,7 +59,7 @@ void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
         {"combined", {}},
     };
     for (const auto& [name, nll] : losses) {
-        ls::DataParallel<Net> model(net, devices(k));
+        ls::DataParallel<ConvNet> model(net, cpu_devices(k));
         const ls::Tensor images = batch.images.clone().requires_grad_();
         const ls::Tensor output = model(images);
         ls::Loss loss = nll(output, batch.labels.to(device));
@@ -67,11 +71,11 @@ void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
         for (const ls::NamedTensor& named : ls::named_tensors(*model))
             file.add(name + ".model." + named.name, named.member->tensor().grad());
     }
-    // Steps in microbatches, at a rate beside which the parameters' own digits do not count.
+    // Steps in microbatches, with a rate so large that the parameters' own digits do not matter.
     constexpr double rate = 1 << 30;
     for (const int accumulation_steps : {2, 3, 4}) {
         const std::string name = fmt::format("micro_{}", accumulation_steps);
-        ls::DataParallel<Net> model(net, devices(k));
+        ls::DataParallel<ConvNet> model(net, cpu_devices(k));
         ls::SGD sgd(model, {.lr = rate});
         const auto loss =
             model.step(sgd, batch.images, batch.labels, ls::nll_loss, {.accumulation_steps = accumulation_steps})

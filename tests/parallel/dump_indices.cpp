@@ -12,7 +12,6 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/parallel/data/row_samplers.h"
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/samples/data/data_partitioner.h"

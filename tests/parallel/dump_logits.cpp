@@ -1,4 +1,4 @@
-// Writes what the mnist sample's networks say of a test set, for tests/pytorch/check_checkpoint.py.
+// Writes the outputs of the mnist sample's networks for a test set, for tests/pytorch/check_checkpoint.py.
 // usage: dump_logits cnn|small CHECKPOINT DATA OUTPUT
 #include <cstdio>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 namespace ls = lockstep;
 
@@ -18,7 +18,7 @@ void dump(const ls::MnistOptions& pixels, char** arguments) {
     ls::load(model, arguments[2]);
     model.eval();
     const ls::Mnist images(arguments[3], pixels);
-    ls::Loader batches(model, images, {.batch_size = 101});  // an odd number: shards of two lengths
+    ls::Loader batches(model, images, {.batch_size = 101});  // an odd number, which gives shards of two lengths
     const ls::NoGrad no_grad;
     std::vector<float> logits;
     for (auto& [input, label] : batches.epoch(0)) {

@@ -1,4 +1,4 @@
-// Ends the process in a way that its argument names while a model is trained: status 7 is what was asked for.
+// Ends the process in the way that its argument names while a model is trained. Status 7 is the expected one.
 #include <atomic>
 #include <cstdlib>
 #include <optional>

@@ -1,17 +1,18 @@
-// One rank of a trial that mpirun starts: fault-rank NUMBER FOLDER. Leaves its process id and what it gets to hear
-// there.
+// One rank of a trial that mpirun starts: fault-rank NUMBER FOLDER PATIENCE. Writes its process id and the error that
+// it gets to the folder.
 #include <cstdlib>
 #include <fstream>
 
-#include "lockstep/tests/parallel/fault_trial.h"
+#include "lockstep/tests/fixtures/faults.h"
 
-using namespace fault_trial;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
-/// It may take many seconds where names are resolved slowly, and that is no fault: only what happens meanwhile is tried
-/// against the trial's deadline.
-void start_mpi(const Trial& trial, int rank, const std::filesystem::path& folder) {
+/// Starting may take many seconds if name resolution is slow, which is not a fault: only later events are compared with
+/// the trial's deadline.
+void start_mpi(const FaultTrial& trial, int rank, const std::filesystem::path& folder) {
     const ls::ProcessGroup group({.backend = "mpi",
                                   .rendezvous = {.init_method = "file://" + (folder / "start").string(),
                                                  .rank = rank,
@@ -27,17 +28,19 @@ int main(int, char** arguments) {
     const std::filesystem::path folder = arguments[2];
     const auto file = [&](const char* name) { return folder / (name + std::to_string(rank)); };
     std::ofstream(file("pid-")) << ::getpid();
-    const Trial trial = random_trial(std::atoi(arguments[1]), {"mpi"});
-    const Board board(folder / "board");
+    FaultTrial trial = random_trial(std::atoi(arguments[1]), {"mpi"});
+    trial.patience = std::atoi(arguments[3]);
+    const FaultBoard board(folder / "board");
     std::string text;
     try {
-        if (trial.place != Place::start && trial.place != Place::anywhere) start_mpi(trial, rank, folder);
-        train(trial, rank,
-              {"file://" + (folder / "store").string(), (folder / "checkpoint").string(), timeout_of(trial)}, board);
+        if (trial.place != FaultPlace::start && trial.place != FaultPlace::anywhere) start_mpi(trial, rank, folder);
+        train_until_fault(
+            trial, rank, {"file://" + (folder / "store").string(), (folder / "checkpoint").string(), timeout_of(trial)},
+            board);
     } catch (const std::exception& error) {
         text = error.what();
     }
-    board->ended[rank] = Board::now();
+    board->ended[rank] = FaultBoard::now();
     std::ofstream(file("said-")) << text;
     return 1;
 }

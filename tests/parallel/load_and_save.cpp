@@ -1,5 +1,5 @@
-// Loads weights into a small U-Net with the names of PyTorch's and saves them: what tests/pytorch/check_pth.py needs to
-// compare what comes out with what went in.
+// Loads weights into a small U-Net with PyTorch's names and saves them, so that tests/pytorch/check_pth.py can compare
+// output and input.
 #include <exception>
 #include <iostream>
 #include <tuple>

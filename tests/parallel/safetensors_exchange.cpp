@@ -1,5 +1,5 @@
-// Reads one safetensors file and writes its tensors in reverse order to another: what check_safetensors.py needs to
-// try both directions.
+// Reads one safetensors file and writes its tensors in reverse order to another, so that check_safetensors.py can try
+// both directions.
 #include <algorithm>
 #include <cstddef>
 #include <exception>

@@ -1,4 +1,4 @@
-// Adaptive rates in steps: what is measured, when it counts, and that it has the same bits on any devices. The rules
+// Adaptive rates in steps: measurements, when they count, and bit-identical results on any devices. The rules
 // themselves: test_adaptive_rates; over several processes: test_adaptive_ranks.
 #include <algorithm>
 #include <cmath>
@@ -11,16 +11,17 @@
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/step_state.h"
+#include "lockstep/parallel/run_state.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/measured_training.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
-using test::Kinked;
+using lockstep::test::message_of;
+using test::KinkNet;
 
 namespace {
 
@@ -38,7 +39,7 @@ struct Notes final : AdaptiveRates {
 
 constexpr std::int64_t inputs = 70, outputs = 3;  // more weights than are summed at once
 
-/// (N, 70) -> (N, 3); its bias stays as it is.
+/// (N, 70) -> (N, 3); its bias is not trained.
 struct Line {
     Linear line{inputs, outputs};
     LOCKSTEP_MEMBERS(line)
@@ -77,7 +78,7 @@ double squared_norm(const std::vector<double>& values) {
 
 void check_measures(std::int64_t rows, const std::vector<std::int64_t>& piece_begins, StepOptions how, bool scaled) {
     INFO(rows << " rows, " << how.accumulation_steps << " microbatches" << (scaled ? ", scaled" : ""));
-    DataParallel<Line> model(seeded_line(), small_net::devices(2), {.shards = 4});
+    DataParallel<Line> model(seeded_line(), test::cpu_devices(2), {.shards = 4});
     const auto weight = model->line.weight.tensor().to_vector<float>(),
                bias = model->line.bias->tensor().to_vector<float>();
     manual_seed(8);
@@ -104,7 +105,7 @@ void check_measures(std::int64_t rows, const std::vector<std::int64_t>& piece_be
 
 }  // namespace
 
-TEST_CASE("a step measures what a double loop over shards and microbatches does, without scale and before clipping") {
+TEST_CASE("a step's measurements agree with a double loop over shards and microbatches, unscaled and unclipped") {
     const std::vector<GradientClip> clip{ClipGradNorm{.max_norm = 1e-3}};
     for (const bool scaled : {false, true}) {
         check_measures(12, {0, 3, 6, 9, 12}, {}, scaled);
@@ -116,13 +117,13 @@ TEST_CASE("a step measures what a double loop over shards and microbatches does,
     }
 }
 
-TEST_CASE("a step is set by the one before the last, whatever the host waits for") {
+TEST_CASE("a step's rate depends on the step before the last, whatever the host waits for") {
     for (const bool waits : {false, true}) {
-        DataParallel<Kinked> model(test::seeded_kinked(), small_net::devices(2), {.shards = 4});
+        DataParallel<KinkNet> model(test::seeded_kink_net(), test::cpu_devices(2), {.shards = 4});
         SGD sgd(model, {.lr = 0.1});
         Notes notes;
         for (int i = 0; i < 6; ++i) {
-            test::train_rated(model, sgd, {}, &notes, i, i + 1);
+            test::train_adaptively(model, sgd, {}, &notes, i, i + 1);
             CHECK(notes.taken.size() == static_cast<std::size_t>(std::max(0, i - 1)));
             if (waits) model.synchronize();
         }
@@ -131,14 +132,14 @@ TEST_CASE("a step is set by the one before the last, whatever the host waits for
 
 namespace {
 
-test::Rated train(const std::string& rule, int devices, ReductionMode reduction, const StepOptions& how) {
-    DataParallel<Kinked> model(test::seeded_kinked(), small_net::devices(devices),
-                               {.shards = 8, .reduction = reduction, .seed = 5, .bucket_bytes = 300});
+test::AdaptiveState train(const std::string& rule, int devices, ReductionMode reduction, const StepOptions& how) {
+    DataParallel<KinkNet> model(test::seeded_kink_net(), test::cpu_devices(devices),
+                                {.shards = 8, .reduction = reduction, .seed = 5, .bucket_bytes = 300});
     SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
     sgd.add_group({"second"}, {.lr = 0.02, .momentum = 0.9});
     const auto rates = test::adaptive_rates(rule);
-    test::train_rated(model, sgd, how, rates.get(), 0, 12);
-    return test::rated(model, sgd, *rates);
+    test::train_adaptively(model, sgd, how, rates.get(), 0, 12);
+    return test::adaptive_state(model, sgd, *rates);
 }
 
 }  // namespace
@@ -147,29 +148,29 @@ TEST_CASE("rates and weights have the same bits on any number of devices") {
     for (const std::string rule : {"AdaScale", "YellowFin"})
         for (const int parts : {1, 2}) {
             const StepOptions how{.accumulation_steps = parts};
-            const test::Rated expected = train(rule, 1, ReductionMode::root, how);
+            const test::AdaptiveState expected = train(rule, 1, ReductionMode::root, how);
             CHECK(expected.lr != 0.05);
             CHECK((expected.momentum != 0.9) == (rule == "YellowFin"));
             for (const int devices : {2, 3, 8})
                 for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
                     INFO(rule << ", " << devices << " devices, " << parts << " microbatches");
-                    const test::Rated found = train(rule, devices, reduction, how);
+                    const test::AdaptiveState found = train(rule, devices, reduction, how);
                     CHECK(found.rule == expected.rule);
                     CHECK((found == expected));
                 }
         }
 }
 
-TEST_CASE("AdaScale multiplies the rates that groups began with by its gain and its schedule") {
-    DataParallel<Kinked> model(test::seeded_kinked(), small_net::devices(2), {.shards = 4});
+TEST_CASE("AdaScale multiplies the groups' initial rates by its gain and its schedule") {
+    DataParallel<KinkNet> model(test::seeded_kink_net(), test::cpu_devices(2), {.shards = 4});
     SGD sgd(model, {.lr = 0.05});
     sgd.add_group({"second"}, {.lr = 0.02});
     AdaScale rates({.schedule = [](double steps) { return steps < 3 ? 1.0 : 0.5; }});
-    test::train_rated(model, sgd, {}, &rates, 0, 2);
+    test::train_adaptively(model, sgd, {}, &rates, 0, 2);
     CHECK(sgd.lr(0) == 0.05);
     double steps = 0;
     for (int i = 2; i < 9; ++i) {
-        test::train_rated(model, sgd, {}, &rates, i, i + 1);
+        test::train_adaptively(model, sgd, {}, &rates, i, i + 1);
         CHECK(rates.gain() > 1);
         CHECK(rates.gain() <= 4);
         steps += rates.gain();
@@ -182,7 +183,7 @@ TEST_CASE("AdaScale multiplies the rates that groups began with by its gain and 
 
 namespace {
 
-/// f(w) = |w|^2 / 2 with a gradient that every row shakes: of one row it is (w - row) / elements.
+/// f(w) = |w|^2 / 2 with a noisy gradient: for one row it is (w - row) / elements.
 constexpr std::int64_t elements = 40;
 struct Quadratic {
     Parameter weight{Tensor::full({elements}, 1)};
@@ -206,27 +207,27 @@ double distance(const Tensor& weight) {
 
 }  // namespace
 
-TEST_CASE("in steps AdaScale finds the gain of a noisy quadratic, from 1 without noise to the number of shards") {
-    constexpr int shards = 4, rows = 2;  // of each shard
+TEST_CASE("AdaScale estimates the gain of a noisy quadratic in training steps") {
+    constexpr int shards = 4, rows = 2;  // rows of each shard
     for (const double noise : {0.0, 1.0, 3.0, 100.0}) {
         INFO("noise " << noise);
-        DataParallel<Quadratic> model(Quadratic{}, small_net::devices(2), {.shards = shards});
-        SGD sgd(model, {.lr = 0});  // where the weights are, stays known
+        DataParallel<Quadratic> model(Quadratic{}, test::cpu_devices(2), {.shards = shards});
+        SGD sgd(model, {.lr = 0});  // so that the weights stay known
         AdaScale rates;
         for (int i = 0; i < 600; ++i) {
             const Tensor x = noisy_rows(i, shards * rows, noise);
             model.step(sgd, x, x, mean_of, {.rates = &rates});
         }
-        // Of every element: slope 1, and a shard's variance noise^2 / rows.
+        // For every element: slope 1, and a shard's variance noise^2 / rows.
         const double variance = noise * noise / rows, known = (variance + 1) / (variance / shards + 1);
         CHECK(rates.gain() == Approx(known).epsilon(0.1));
     }
 }
 
-TEST_CASE("in steps YellowFin goes to the optimum of a noisy quadratic, and AdaScale gets there in fewer steps") {
+TEST_CASE("YellowFin converges to the optimum of a noisy quadratic, and AdaScale needs fewer steps") {
     constexpr double noise = 0.5, start = 6.3;  // sqrt(elements)
     {
-        DataParallel<Quadratic> model(Quadratic{}, small_net::devices(2), {.shards = 4});
+        DataParallel<Quadratic> model(Quadratic{}, test::cpu_devices(2), {.shards = 4});
         SGD sgd(model, {.lr = 0.1, .momentum = 0.5});
         YellowFin rates({.smoothing = 0.9});
         CHECK(distance(model->weight.tensor()) == Approx(start).epsilon(0.01));
@@ -241,7 +242,7 @@ TEST_CASE("in steps YellowFin goes to the optimum of a noisy quadratic, and AdaS
         CHECK(rates.lr() / elements < 2 * (1 + rates.momentum()));
     }
     const auto steps_to = [](double goal, bool scaled) {
-        DataParallel<Quadratic> model(Quadratic{}, small_net::devices(2), {.shards = 4});
+        DataParallel<Quadratic> model(Quadratic{}, test::cpu_devices(2), {.shards = 4});
         SGD sgd(model, {.lr = 0.4});
         AdaScale rates;
         int step = 0;
@@ -255,12 +256,12 @@ TEST_CASE("in steps YellowFin goes to the optimum of a noisy quadratic, and AdaS
     CHECK(steps_to(2, true) < 0.6 * steps_to(2, false));
 }
 
-TEST_CASE("a step that is skipped shows nothing, and one that is refused leaves the rates as they were") {
+TEST_CASE("a skipped step measures nothing, and a refused one leaves the rates unchanged") {
     for (const std::string rule : {"AdaScale", "YellowFin"}) {
         INFO(rule);
         const auto train = [&](bool spoiled, NanPolicy policy, bool skips) {
-            DataParallel<Kinked> model(test::seeded_kinked(), small_net::devices(2),
-                                       {.shards = 4, .nan_policy = policy, .seed = 5});
+            DataParallel<KinkNet> model(test::seeded_kink_net(), test::cpu_devices(2),
+                                        {.shards = 4, .nan_policy = policy, .seed = 5});
             SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
             const auto rates = test::adaptive_rates(rule);
             const StepOptions how{.skip_nonfinite = skips, .rates = rates.get()};
@@ -274,46 +275,47 @@ TEST_CASE("a step that is skipped shows nothing, and one that is refused leaves 
             };
             for (int i = 0; i < 8; ++i) {
                 if (spoiled && i == 4) {
-                    Tensor bad = test::kinked_rows(50, skips);
-                    if (!skips) bad.select(0, 3).fill_(NAN);  // its loss is none
+                    Tensor bad = test::kink_rows(50, skips);
+                    if (!skips) bad.select(0, 3).fill_(NAN);  // its loss is NaN
                     step(bad);
-                    if (!skips) step(test::kinked_rows(51));  // queued behind it
+                    if (!skips) step(test::kink_rows(51));  // queued after it
                     if (!skips) CHECK_THROWS_AS(model.synchronize(), StepError);
                 }
-                step(test::kinked_rows(i));
+                step(test::kink_rows(i));
             }
             model.synchronize();
             CHECK(refused == 0);
-            return test::rated(model, sgd, *rates);
+            return test::adaptive_state(model, sgd, *rates);
         };
-        const test::Rated straight = train(false, NanPolicy::stop, false);
-        const test::Rated after_refusal = train(true, NanPolicy::stop, false);
+        const test::AdaptiveState straight = train(false, NanPolicy::stop, false);
+        const test::AdaptiveState after_refusal = train(true, NanPolicy::stop, false);
         CHECK(after_refusal.rule == straight.rule);
         CHECK((after_refusal == straight));
-        // A skipped step takes its place among those whose measures are waited for, so what follows it is another run.
-        const test::Rated skipping = train(false, NanPolicy::stop, true), skipped = train(true, NanPolicy::stop, true);
+        // A skipped step occupies a place among those whose measurements are waited for, so the following run differs.
+        const test::AdaptiveState skipping = train(false, NanPolicy::stop, true),
+                                  skipped = train(true, NanPolicy::stop, true);
         CHECK((skipping == straight));
         CHECK(skipped.steps == straight.steps);
         if (rule == "YellowFin") CHECK(skipped.rule.at("steps") == straight.rule.at("steps"));
     }
 }
 
-TEST_CASE("a run goes on with the rates of its steps where they were, on other devices too") {
+TEST_CASE("a resumed run continues with the rates of its steps, also on other devices") {
     const test::TemporaryDirectory place;
     for (const std::string rule : {"AdaScale", "YellowFin"})
         for (const int end : {1, 2, 7}) {
             INFO(rule << " after " << end << " steps");
             const auto train = [&](int devices, int first, int last) {
-                DataParallel<Kinked> model(test::seeded_kinked(), small_net::devices(devices),
-                                           {.shards = 8, .seed = 5});
+                DataParallel<KinkNet> model(test::seeded_kink_net(), test::cpu_devices(devices),
+                                            {.shards = 8, .seed = 5});
                 SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
                 const auto rates = test::adaptive_rates(rule);
                 if (first > 0) CHECK(restore_rates(*rates, load_checkpoint(model, sgd, place / "net").value()));
-                test::train_rated(model, sgd, {}, rates.get(), first, last);
+                test::train_adaptively(model, sgd, {}, rates.get(), first, last);
                 RunState state;
                 state.steps = static_cast<std::uint64_t>(last);
                 model.synchronize();
-                keep_rates(*rates, state);
+                store_rates(*rates, state);
                 save_checkpoint(model, sgd, state, place / "net");
                 return std::pair(rates->state(), model->first.weight->to_vector<float>());
             };
@@ -323,13 +325,13 @@ TEST_CASE("a run goes on with the rates of its steps where they were, on other d
         }
 }
 
-TEST_CASE("what adaptive rates cannot do is refused with a sentence") {
-    DataParallel<Kinked> model(test::seeded_kinked(), small_net::devices(1)),
-        other(test::seeded_kinked(), small_net::devices(2));
+TEST_CASE("unsupported combinations with adaptive rates are rejected") {
+    DataParallel<KinkNet> model(test::seeded_kink_net(), test::cpu_devices(1)),
+        other(test::seeded_kink_net(), test::cpu_devices(2));
     SGD sgd(model), its(other);
     AdaScale scale;
     YellowFin fin;
-    const Tensor x = test::kinked_rows(0);
+    const Tensor x = test::kink_rows(0);
     CHECK_THROWS_WITH(model.step(sgd, x, x, test::mean_of_outputs, {.rates = &scale}),
                       "adaptive rates: the variance of gradients is unknown with 1 shards; expected at least two");
     model.step(sgd, x, x, test::mean_of_outputs, {.accumulation_steps = 2, .rates = &scale});

@@ -1,5 +1,5 @@
-// Benchmark mode in one process: ways are tried once, kept with the run, and repeated with the same bits. (Ranks:
-// test_algorithm_choices_ranks.)
+// Benchmark mode in one process: algorithms are tried once, stored with the run, and reused with bit-identical results.
+// (Ranks: test_algorithm_choices_ranks.)
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,21 +13,21 @@
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/sealed_file.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/algorithm_choices.h"
+#include "lockstep/runtime/internal/kernels.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/trained_by_trials.h"
-#include "lockstep/tests/warnings.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/training.h"
 
 namespace ls = lockstep;
 using Choices = std::map<std::string, std::string>;
+using lockstep::test::message_of;
 
 namespace {
 
-/// Two convolutions of one shape and one of another: two questions.
+/// Two convolutions of one shape and one of another: two choices.
 struct Net {
     static constexpr std::int64_t in[] = {32, 12, 12}, out[] = {64, 10, 10};
     ls::Conv2d first{32, 32, 3, {.padding = 1}}, second{32, 32, 3, {.padding = 1}}, third{32, 64, 3};
@@ -35,10 +35,10 @@ struct Net {
     ls::Tensor forward(const ls::Tensor& x) const { return third(ls::relu(second(ls::relu(first(x))))); }
 };
 
-struct Training : ls::test::TrainedByTrials<Net> {
+struct Training : ls::test::BenchmarkedTraining<Net> {
     explicit Training(int devices, std::optional<ls::ConvAlgorithm> algorithm = ls::ConvAlgorithm::benchmark)
-        : TrainedByTrials(ls::test::cpu_devices(devices), algorithm) {}
-    /// All choices become `way`.
+        : BenchmarkedTraining(ls::test::cpu_devices(devices), algorithm) {}
+    /// Sets all choices to `way`.
     void choose(const std::string& way) {
         Choices choices = engine().algorithms();
         for (auto& [question, name] : choices) name = way;
@@ -48,7 +48,7 @@ struct Training : ls::test::TrainedByTrials<Net> {
 
 }  // namespace
 
-TEST_CASE("the ways of each convolution are tried once") {
+TEST_CASE("the algorithms of each convolution are tried once") {
     Training training(2);
     ls::Engine& engine = training.model.engine();
     CHECK(engine.algorithms().empty());
@@ -69,13 +69,13 @@ TEST_CASE("the ways of each convolution are tried once") {
     CHECK(by_rule.model.engine().algorithms().empty());
 }
 
-TEST_CASE("what was chosen is what computes, whatever was there before and on any number of devices") {
+TEST_CASE("the chosen algorithm computes, whatever was used before and on any number of devices") {
     Training direct(1, ls::ConvAlgorithm::direct);
     direct.steps(3);
     for (const int devices : {1, 2, 4}) {
         INFO(devices << " devices");
         Training training(devices), measured(devices);
-        measured.steps(1);  // its programs were made by other choices
+        measured.steps(1);  // its programs were created with other choices
         measured.choose("direct");
         training.model.engine().set_algorithms(measured.model.engine().algorithms());
         training.steps(3);
@@ -88,7 +88,7 @@ TEST_CASE("what was chosen is what computes, whatever was there before and on an
     }
 }
 
-TEST_CASE("a checkpoint keeps the choices, and the run that goes on repeats them with the same bits") {
+TEST_CASE("a checkpoint stores the choices, and a resumed run repeats them bit for bit") {
     for (const std::string way : {"direct", "direct channels last", "direct plain"}) {
         INFO(way);
         const ls::test::TemporaryDirectory directory;
@@ -108,7 +108,7 @@ TEST_CASE("a checkpoint keeps the choices, and the run that goes on repeats them
     }
 }
 
-TEST_CASE("a run that goes on by rule is told that its bits differ") {
+TEST_CASE("a run that resumes with default algorithms warns that its bits differ") {
     const ls::test::TemporaryDirectory directory;
     Training tried(1), by_rule(1, ls::ConvAlgorithm::automatic);
     tried.steps(1);
@@ -124,14 +124,14 @@ TEST_CASE("a run that goes on by rule is told that its bits differ") {
     by_rule.steps(1);
     ls::save_checkpoint(by_rule.model, by_rule.sgd, {.steps = 2}, directory / "net");
     const ls::test::Warnings warnings;
-    REQUIRE(ls::load_checkpoint(tried.model, tried.sgd, directory / "net"));  // which has no choices
+    REQUIRE(ls::load_checkpoint(tried.model, tried.sgd, directory / "net"));  // the file has no choices
     CHECK(warnings.lines().empty());
     CHECK(tried.model.engine().algorithms().empty());
     tried.steps(1);
     CHECK(tried.model.engine().algorithm_trials() == 4);
 }
 
-TEST_CASE("a choice that is not there any more is tried again, and a warning says so") {
+TEST_CASE("an unavailable choice is benchmarked again with a warning") {
     Training training(2);
     training.steps(1);
     training.choose("abacus");
@@ -144,7 +144,7 @@ TEST_CASE("a choice that is not there any more is tried again, and a warning say
     for (const auto& [question, name] : training.model.engine().algorithms()) CHECK(name != "abacus");
 }
 
-TEST_CASE("eager calls choose, too, and ranks that cannot agree say so in the words of their connection") {
+TEST_CASE("eager calls also choose, and ranks that cannot agree throw the connection's error") {
     ls::manual_seed(1);
     const ls::Tensor x = ls::Tensor::randn({2, 32, 9, 9}), w = ls::Tensor::randn({32, 32, 3, 3});
     const std::vector<float> direct = [&] {
@@ -153,14 +153,14 @@ TEST_CASE("eager calls choose, too, and ranks that cannot agree say so in the wo
     }();
     const ls::ComputeScope compute(1, true, ls::ConvAlgorithm::benchmark);
     ls::AlgorithmChoices lost([](const std::string& question, const auto&) -> std::string {
-        throw ls::CommunicationError("rank 0 has gone: " + question);
+        throw ls::CommunicationError("rank 0 is lost: " + question);
     });
     ls::AlgorithmChoices told([](const std::string&, const auto&) { return std::string("direct"); });
     {
         const ls::AlgorithmScope scope(&lost);
         CHECK(message_of<ls::CommunicationError>([&] {
                   ls::conv2d(x, w);
-              }).starts_with("rank 0 has gone: conv2d f32 (2, 32, 9, 9) with (32, 32, 3, 3), stride (1, 1)"));
+              }).starts_with("rank 0 is lost: conv2d f32 (2, 32, 9, 9) with (32, 32, 3, 3), stride (1, 1)"));
         CHECK(lost.table().empty());
     }
     const ls::AlgorithmScope scope(&told);
@@ -169,7 +169,7 @@ TEST_CASE("eager calls choose, too, and ranks that cannot agree say so in the wo
     CHECK(told.trials() == 0);
 }
 
-TEST_CASE("choices in a checkpoint that are no names are refused") {
+TEST_CASE("invalid names of algorithms in a checkpoint are rejected") {
     const ls::test::TemporaryDirectory directory;
     Training training(1);
     training.steps(1);
@@ -195,12 +195,12 @@ TEST_CASE("choices in a checkpoint that are no names are refused") {
     CHECK_THAT(message_of<ls::DataError>(load), ls::test::contains("is not valid JSON"));
 }
 
-TEST_CASE("the fastest way is that of the shortest time; equals stay in their order") {
+TEST_CASE("the fastest algorithm has the shortest time, and ties keep their order") {
     std::map<std::string, int> runs;
     const auto fastest = [&](const std::map<std::string, std::vector<double>>& times,
                              const std::vector<std::string>& ways) {
         runs.clear();
-        return ls::fastest_way(ways, [&](const std::string& way) {
+        return ls::fastest_algorithm(ways, [&](const std::string& way) {
             const std::vector<double>& of_way = times.at(way);
             if (of_way.empty()) throw std::runtime_error("no kernel for " + way);
             return of_way[static_cast<std::size_t>(runs[way]++) % of_way.size()];
@@ -209,7 +209,7 @@ TEST_CASE("the fastest way is that of the shortest time; equals stay in their or
     CHECK(fastest({{"a", {4}}, {"b", {2}}, {"c", {3}}}, {"a", "b", "c"}) == "b");
     CHECK(fastest({{"a", {4}}, {"b", {3.7}}}, {"a", "b"}) == "a");
     CHECK(fastest({{"a", {4}}, {"b", {3.5}}}, {"a", "b"}) == "b");
-    CHECK(fastest({{"a", {4}}, {"b", {9, 1, 3, 90}}}, {"a", "b"}) == "b");  // the first does not count
+    CHECK(fastest({{"a", {4}}, {"b", {9, 1, 3, 90}}}, {"a", "b"}) == "b");  // the first one does not count
     CHECK(runs["b"] == 4);
     CHECK(fastest({{"a", {4}}, {"b", {13, 1, 1, 1}}}, {"a", "b"}) == "a");
     CHECK(runs["b"] == 1);

@@ -1,4 +1,4 @@
-// Benchmark mode in several processes: all take the choices of the one that came first.
+// Benchmark mode in several processes: all use the choices of the first one.
 #include <map>
 #include <string>
 
@@ -10,10 +10,10 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
@@ -36,7 +36,7 @@ std::string as_text(const std::map<std::string, std::string>& choices) {
 
 }  // namespace
 
-TEST_CASE("ranks compute by the same choices, and replicas stay alike") {
+TEST_CASE("all ranks use the same choices, and replicas stay identical") {
     for (const int size : {2, 3})
         CHECK(on_ranks(size, [](ProcessGroup& group) {
                   DistributedDataParallel model(seeded(), group,
@@ -53,11 +53,11 @@ TEST_CASE("ranks compute by the same choices, and replicas stay alike") {
                   expect(group.store()->get("choices of 0") == as_text(choices), "the choices are not those of rank 0");
                   const auto tried =
                       model.engine().sum_over_ranks(static_cast<std::int64_t>(model.engine().algorithm_trials()));
-                  expect(tried >= 2, "nobody has tried");
+                  expect(tried >= 2, "no rank tried");
               }) == "");
 }
 
-TEST_CASE("the first answer counts for all, and who comes later is not asked") {
+TEST_CASE("all ranks use the first answer, and later ranks are not asked") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const auto decide = decided_together(*group.store(), "test");
               const std::string own = group.rank() == 0 ? "zero" : "one";
@@ -66,7 +66,7 @@ TEST_CASE("the first answer counts for all, and who comes later is not asked") {
                   asked = true;
                   return own;
               };
-              if (group.rank() == 1) expect(decide("early", answer) == "one" && asked, "the first was not asked");
+              if (group.rank() == 1) expect(decide("early", answer) == "one" && asked, "the first rank was not asked");
               group.barrier();
               asked = false;
               expect(decide("early", answer) == "one" && !asked, "asked again");
@@ -75,7 +75,7 @@ TEST_CASE("the first answer counts for all, and who comes later is not asked") {
           }) == "");
 }
 
-TEST_CASE("benchmark mode is for all ranks or none") {
+TEST_CASE("benchmark mode must be set on all ranks or none") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               expect_throws<InvalidArgument>(
                   "rank 1 has 2 shards, 0 and 0 bytes per bucket, not deterministic; rank 0 has 2 shards, 0 and 0 "

@@ -1,4 +1,4 @@
-// Training under Autocast: its bits on any devices, where the casts of parameters are made, and that eager work agrees.
+// Training under Autocast: bit-identical on any devices, the casts of parameters, and agreement with eager work.
 #include <functional>
 #include <string>
 #include <utility>
@@ -12,12 +12,12 @@
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/networks.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
-using lockstep::testing::message_of;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -89,7 +89,7 @@ ShardProgram program_of(Pass pass, Net& net, const ParameterStore& store) {
 
 }  // namespace
 
-TEST_CASE("a step under autocast has the same bits on any devices, and is near that of f32") {
+TEST_CASE("a step under autocast has the same bits on any devices and is close to f32") {
     const Trained f32 = train(1, with(std::nullopt));
     for (const DType dtype : {DType::bf16, DType::f16}) {
         const Trained one = train(1, with(dtype));
@@ -108,7 +108,7 @@ TEST_CASE("a step under autocast has the same bits on any devices, and is near t
     }
 }
 
-TEST_CASE("the caller's scope is traced as the option is, and goes before it") {
+TEST_CASE("the caller's scope is traced like the option and overrides it") {
     const Trained wanted = train(2, with(DType::bf16));
     {
         const Autocast scope(DType::bf16);
@@ -119,7 +119,7 @@ TEST_CASE("the caller's scope is traced as the option is, and goes before it") {
     CHECK(train(2, with(DType::bf16)).weights == train(2, with(std::nullopt)).weights);
 }
 
-TEST_CASE("a program is kept for each dtype") {
+TEST_CASE("a program is cached for each dtype") {
     DataParallel<Net> model(make_net(), test::cpu_devices(2), with(DType::bf16));
     const Tensor x = test::Images(8).pixels;
     set_training(*model, false);
@@ -143,7 +143,7 @@ TEST_CASE("a program is kept for each dtype") {
     CHECK(model.forward(x).dtype() == DType::bf16);
 }
 
-TEST_CASE("eager work in a scope gives the gradients that a wrapper gives") {
+TEST_CASE("eager work in a scope gives the same gradients as a wrapper") {
     const test::Images images(8);
     Net eager = make_net();
     eager.drop.p = 0;
@@ -161,11 +161,11 @@ TEST_CASE("eager work in a scope gives the gradients that a wrapper gives") {
     };
     const Autocast scope(DType::bf16);
     const Weights expected = gradients(eager, eager.forward(images.pixels));
-    CHECK(expected.size() == 10);  // all parameters but one
+    CHECK(expected.size() == 10);  // all parameters except one
     CHECK(gradients(*model, model.forward(images.pixels)) == expected);
 }
 
-TEST_CASE("parameters are converted by one kernel for all shards of a device") {
+TEST_CASE("one kernel converts parameters for all shards of a device") {
     Net net = make_net();
     const ParameterStore store(named_tensors(net), {Device::cpu(0)});
     const auto casts_in = [](const ShardProgram& program) {
@@ -175,7 +175,7 @@ TEST_CASE("parameters are converted by one kernel for all shards of a device") {
                 casts += in.storage && program.records[i].operation->name() == "reorder";
         return casts;
     };
-    // Of conv1, conv2, frozen and last weight and bias, and mix's weight; those of BatchNorm stay in f32.
+    // Casts of weight and bias of conv1, conv2, frozen and last, and mix's weight; those of BatchNorm stay in f32.
     const ShardProgram step = program_of(Pass::step, net, store);
     CHECK(step.casts.size() == 9);
     CHECK(casts_in(step) == 0);
@@ -190,13 +190,13 @@ TEST_CASE("parameters are converted by one kernel for all shards of a device") {
     CHECK(elements < store.parameters()[0].elements);
     CHECK(elements > 16 * 16 * 9 + 64 * 64 + 64 * 32 + 32 * 10);
     CHECK(program_of(Pass::inference, net, store).casts.size() == 9);
-    // Backward of PyTorch's longer form comes later, and reads what its own forward made.
+    // Backward of a manual step runs later, and reads the casts of the forward that it belongs to.
     const ShardProgram longer = program_of(Pass::training, net, store);
     CHECK(longer.casts.empty());
     CHECK(casts_in(longer) == 9);
 }
 
-TEST_CASE("a model of 16-bit parameters computes, and is not trained") {
+TEST_CASE("a model with 16-bit parameters can compute but not train") {
     Net net = make_net();
     set_training(net, false);
     const test::Images images(4);
@@ -218,7 +218,7 @@ TEST_CASE("a model of 16-bit parameters computes, and is not trained") {
     CHECK(model.forward(narrow).dtype() == DType::bf16);
 }
 
-TEST_CASE("autocast is to f16 or bf16") {
+TEST_CASE("autocast accepts only f16 and bf16") {
     CHECK(message_of<InvalidArgument>([] {
               const DataParallel<Net> model(make_net(), test::cpu_devices(1), {.autocast = DType::f64});
           }) == "autocast to f64; expected f16 or bf16, or no autocast");

@@ -1,10 +1,12 @@
-// What DataParallel refuses before anything runs: messages say what is wrong, where, and what to do.
+// Errors of DataParallel before anything runs: messages contain the error, its location and advice.
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 using ls::Device;
 using ls::InvalidArgument;
 
@@ -12,7 +14,7 @@ namespace {
 
 const std::string visible = "(visible: cpu:0, cpu:1, cpu:2, cpu:3, cpu:4, cpu:5, cpu:6, cpu:7); ";
 
-/// A model from a function, for what only forward gets wrong.
+/// A model from a function, for errors in forward.
 template <class F>
 struct Free {
     ls::Linear fc{4, 3};
@@ -23,7 +25,7 @@ struct Free {
 
 template <class F>
 ls::DataParallel<Free<F>> wrapped(F function, int k = 3) {
-    return ls::DataParallel<Free<F>>(Free<F>{.function = function}, devices(k));
+    return ls::DataParallel<Free<F>>(Free<F>{.function = function}, cpu_devices(k));
 }
 
 bool says(const std::string& text, const std::string& part) {
@@ -34,9 +36,9 @@ bool says(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("lists of devices that cannot be") {
+TEST_CASE("invalid lists of devices") {
     const auto wrap = [](std::vector<Device> list) {
-        return message_of<InvalidArgument>([&] { ls::DataParallel<Net> model(Net{}, list); });
+        return message_of<InvalidArgument>([&] { ls::DataParallel<ConvNet> model(ConvNet{}, list); });
     };
     says(wrap({Device::cpu(0), Device::cpu(9)}), "device cpu:9 does not exist or is not visible (");
     says(wrap({Device::cpu(0), Device::cpu(9)}), visible);
@@ -49,40 +51,42 @@ TEST_CASE("lists of devices that cannot be") {
 
 TEST_CASE("models that cannot be wrapped") {
     const auto spread = [] {
-        Net net;
+        ConvNet net;
         net.fc2.weight.rebind(net.fc2.weight->to(Device::cpu(1)).detach().requires_grad_());
-        ls::DataParallel<Net> model(std::move(net), devices(2));
+        ls::DataParallel<ConvNet> model(std::move(net), cpu_devices(2));
     };
     CHECK(message_of<InvalidArgument>(spread) ==
           "module: parameters and buffers are on several devices: conv.weight is on host and fc2.weight on cpu:1; "
           "expected one device");
 
-    ls::DataParallel<Net> model(Net{}, devices(2));
-    CHECK(message_of<InvalidArgument>([&] { ls::DataParallel<Net> twice(std::move(*model), devices(2)); }) ==
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
+    CHECK(message_of<InvalidArgument>([&] { ls::DataParallel<ConvNet> twice(std::move(*model), cpu_devices(2)); }) ==
           "the parameter conv.weight already belongs to another wrapper or optimizer; expected a copy of the model");
-    ls::DataParallel<Net> copy{ls::DataParallel<Net>(Net{}, devices(2)).module(), devices(2)};  // copies may be wrapped
+    ls::DataParallel<ConvNet> copy{ls::DataParallel<ConvNet>(ConvNet{}, cpu_devices(2)).module(),
+                                   cpu_devices(2)};  // copies may be wrapped
     (void)copy(make_batch(4).images);
 }
 
-TEST_CASE("options and optimizers that do not fit") {
+TEST_CASE("mismatched options and optimizers") {
     const auto with = [](const ls::DataParallelOptions& options) {
-        return message_of<InvalidArgument>([&] { ls::DataParallel<Net> model(Net{}, devices(2), options); });
+        return message_of<InvalidArgument>(
+            [&] { ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2), options); });
     };
     CHECK(with({.shards = -1}) == "shards: -1; expected 1 to 65536, or 0 for one per device");
     CHECK(with({.threads_per_shard = -2}) == "threads_per_shard: -2; expected 1 to 4096, or 0 for the default");
     says(with({.output_device = Device::cpu(12)}), "device cpu:12 does not exist or is not visible");
-    ls::DataParallel<Net> a(Net{}, devices(2)), b(Net{}, devices(2));
+    ls::DataParallel<ConvNet> a(ConvNet{}, cpu_devices(2)), b(ConvNet{}, cpu_devices(2));
     ls::SGD sgd(b);
-    const Batch batch = make_batch(4);
+    const ConvNetBatch batch = make_batch(4);
     CHECK(message_of<InvalidArgument>([&] { a.step(sgd, batch.images, batch.labels, ls::nll_loss); }) ==
           "step: the optimizer belongs to another model; construct it from this wrapper: SGD(model, ...)");
     says(message_of<InvalidArgument>([&] { ls::SGD bad(a, {.lr = -1}); }), "SGD: invalid lr (-1); expected 0 or more");
 }
 
 TEST_CASE("inputs that cannot be scattered") {
-    ls::DataParallel<Net> model(Net{}, devices(2));
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.1});
-    const Batch batch = make_batch(6);
+    const ConvNetBatch batch = make_batch(6);
     CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor::scalar(1)); }) ==
           "input 0: a scalar cannot be scattered; expected a batch dimension, or a number");
     CHECK(message_of<InvalidArgument>([&] {
@@ -94,10 +98,10 @@ TEST_CASE("inputs that cannot be scattered") {
     (void)model(batch.images);  // still usable
 }
 
-TEST_CASE("shapes and dtypes that do not fit a layer") {
-    ls::DataParallel<Net> model(Net{}, devices(2));
+TEST_CASE("shapes and dtypes that do not match a layer") {
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.1});
-    const Batch batch = make_batch(6);
+    const ConvNetBatch batch = make_batch(6);
     says(message_of<InvalidArgument>([&] { (void)model(ls::Tensor::zeros({6, 3, 7, 7})); }), "conv2d: ");
     says(message_of<InvalidArgument>([&] {
              (void)model(ls::Tensor::zeros({6, 2, 8, 9}));
@@ -127,9 +131,9 @@ TEST_CASE("reading a value inside forward") {
 }
 
 TEST_CASE("tensors on the wrong device") {
-    ls::DataParallel<Net> model(Net{}, devices(2));
-    const Batch batch = make_batch(6);
-    const ls::Tensor output = model(batch.images.to(Device::cpu(5)));  // inputs may lie anywhere
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
+    const ConvNetBatch batch = make_batch(6);
+    const ls::Tensor output = model(batch.images.to(Device::cpu(5)));  // inputs may be on any device
     CHECK(message_of<InvalidArgument>([&] { (void)ls::nll_loss(output, batch.labels.to(Device::cpu(1))); }) ==
           "nll_loss: tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
     const ls::BatchCut cut = ls::cut_batch(6, 2);
@@ -142,7 +146,7 @@ TEST_CASE("tensors on the wrong device") {
           "of other processes");
 }
 
-TEST_CASE("unequal shards that do different things across shards are refused before anything runs") {
+TEST_CASE("unequal shards with different operations across shards are rejected before anything runs") {
     auto number = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
         const ls::Tensor y = fc(x);
         return x.size(0) > 1 ? y + ls::sum_over_shards(ls::sum(y)) : y;

@@ -6,9 +6,9 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
 
@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t channels = 3;
 constexpr double momentum = 0.2;
 
-/// Calls one layer twice, on inputs that are known: x and its squares.
+/// Calls one layer twice, on known inputs: x and its squares.
 struct Twice {
     explicit Twice(BatchNormStatistics statistics, std::int64_t side = 2)
         : norm(channels, {.momentum = momentum, .statistics = statistics}), fc(channels * side * side, 4) {}
@@ -47,7 +47,7 @@ Tensor targets(std::int64_t rows) {
     return Tensor::from(labels, {rows});
 }
 
-/// The rule: every call moves mean and unbiased variance towards those of the rows that count.
+/// The rule: every call moves mean and unbiased variance towards those of the included rows.
 struct Running {
     std::vector<double> mean = std::vector<double>(channels, 0), variance = std::vector<double>(channels, 1);
     std::int64_t calls = 0;
@@ -70,7 +70,7 @@ struct Running {
         }
         ++calls;
     }
-    /// A forward of `Twice` that counts rows [0, rows).
+    /// A forward of `Twice` that includes rows [0, rows).
     void forward(const Tensor& x, std::int64_t rows) {
         const std::vector<float> counted = x.slice(0, 0, rows).to_vector<float>();
         const std::int64_t plane = x.size(2) * x.size(3);
@@ -113,7 +113,7 @@ std::vector<char> state_of(Twice& model) {
 
 }  // namespace
 
-TEST_CASE("statistics of all shards are those of the whole batch, or of shard 0 where asked") {
+TEST_CASE("statistics of all shards are those of the batch, or of shard 0 on request") {
     for (const BatchNormStatistics statistics : {BatchNormStatistics::all_shards, BatchNormStatistics::shard0})
         for (const int shards : {0, 8})
             for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
@@ -135,7 +135,7 @@ TEST_CASE("statistics of all shards are those of the whole batch, or of shard 0 
             }
 }
 
-TEST_CASE("every microbatch moves the statistics once for each call, in order") {
+TEST_CASE("every microbatch updates the statistics once per call, in order") {
     for (const BatchNormStatistics statistics : {BatchNormStatistics::all_shards, BatchNormStatistics::shard0})
         for (const int shards : {0, 8})
             for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
@@ -167,7 +167,7 @@ TEST_CASE("every microbatch moves the statistics once for each call, in order") 
             }
 }
 
-TEST_CASE("every training forward of the manual step moves the statistics; evaluation does not") {
+TEST_CASE("every training forward of the manual step updates the statistics, and evaluation does not") {
     manual_seed(2);
     DataParallel<Twice> model(Twice(BatchNormStatistics::all_shards), test::cpu_devices(4));
     SGD sgd(model, {.lr = 0.01});
@@ -196,7 +196,7 @@ TEST_CASE("every training forward of the manual step moves the statistics; evalu
     model.engine().verify_replicas();
 }
 
-TEST_CASE("a shard with one value per channel is refused before anything has changed") {
+TEST_CASE("a shard with one value per channel is rejected before anything changes") {
     manual_seed(2);
     DataParallel<Twice> model(Twice(BatchNormStatistics::all_shards, 1), test::cpu_devices(4));
     SGD sgd(model, {.lr = 0.01, .momentum = 0.5});

@@ -1,5 +1,5 @@
-// Calls that the host makes itself in the middle of a schedule: after what comes before them on their stream, and when
-// the devices have been given all that does not wait for them.
+// Calls that the host makes itself in the middle of a schedule: after the preceding work of their stream, and when all
+// work that does not wait for them has been enqueued.
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -10,7 +10,7 @@
 
 #include "lockstep/parallel/schedule/instance.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/patience.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
 
@@ -21,7 +21,7 @@ Stream& other() { return Stream::of(Device::cpu(1)); }
 Stream& exchange() { return Stream::of(Device::cpu(0), StreamRole::collective); }
 Stream& commit() { return Stream::of(Device::cpu(0), StreamRole::commit); }
 
-/// What ran, in order.
+/// Names of the executed calls, in order.
 class Log {
 public:
     CallSpec on_device(const std::string& name) {
@@ -52,7 +52,8 @@ private:
     std::vector<std::string> lines_;
 };
 
-/// Two exchanges, each after a piece of work, while work goes on; what needs the first one's result waits for it.
+/// Two exchanges, each after a piece of work, while other work continues. Work that needs the first one's result waits
+/// for it.
 void place(Schedule& schedule, Log& log, bool by_host) {
     const auto call = [&](const std::string& name) { return by_host ? log.by_host(name) : log.on_device(name); };
     schedule.call(compute(), log.on_device("first work"));
@@ -61,7 +62,7 @@ void place(Schedule& schedule, Log& log, bool by_host) {
     const int exchanged = schedule.record(exchange());
     schedule.call(compute(), log.on_device("second work"));
     schedule.wait(other(), exchanged);
-    schedule.call(other(), log.on_device("what needs the exchange"));
+    schedule.call(other(), log.on_device("work that needs the exchange"));
     schedule.wait(exchange(), schedule.record(compute()));
     schedule.call(exchange(), call("second exchange"));
     schedule.call(compute(), log.on_device("third work"));
@@ -77,7 +78,7 @@ void rest() {
 
 }  // namespace
 
-TEST_CASE("the host makes its calls in the order of the stream, and what waits for them comes after") {
+TEST_CASE("the host makes its calls in stream order, before the work that waits for them") {
     Log log;
     Schedule schedule;
     place(schedule, log, true);
@@ -93,13 +94,13 @@ TEST_CASE("the host makes its calls in the order of the stream, and what waits f
         CHECK(last.place("first work") < last.place("first exchange by the host"));
         CHECK(last.place("second work") < last.place("second exchange by the host"));
         CHECK(last.place("first exchange by the host") < last.place("second exchange by the host"));
-        CHECK(last.place("first exchange by the host") < last.place("what needs the exchange"));
+        CHECK(last.place("first exchange by the host") < last.place("work that needs the exchange"));
         CHECK(last.place("second exchange by the host") < last.place("commit"));
         CHECK(last.place("third work") < 7);
     }
 }
 
-TEST_CASE("the devices have all other work when the host makes its first call") {
+TEST_CASE("devices have all other work before the host makes its first call") {
     for (const bool put_off : {true, false}) {
         Log log;
         Schedule schedule;
@@ -108,7 +109,7 @@ TEST_CASE("the devices have all other work when the host makes its first call") 
         schedule.wait(exchange(), schedule.record(compute()));
         schedule.call(exchange(), {.name = "exchange",
                                    .function =
-                                       [&] {  // the device goes on by itself, or it never comes to its second piece
+                                       [&] {  // the device continues by itself, or never reaches its second piece
                                            const auto end = std::chrono::steady_clock::now() +
                                                             (put_off ? test::hang : std::chrono::milliseconds(300));
                                            while (!has_all && std::chrono::steady_clock::now() < end)
@@ -123,7 +124,7 @@ TEST_CASE("the devices have all other work when the host makes its first call") 
     }
 }
 
-TEST_CASE("without calls by the host nothing is moved") {
+TEST_CASE("without host calls the schedule is unchanged") {
     Log log;
     Schedule schedule, same;
     place(schedule, log, false);
@@ -137,7 +138,7 @@ TEST_CASE("without calls by the host nothing is moved") {
     }
 }
 
-TEST_CASE("what a call by the host throws reaches who enqueues, and nothing after it is enqueued") {
+TEST_CASE("an exception in a host call reaches the enqueuing thread, and nothing is enqueued after it") {
     Log log;
     Schedule schedule;
     schedule.call(exchange(), {.name = "bad", .function = [] { throw std::runtime_error("lost"); }, .by_host = true});

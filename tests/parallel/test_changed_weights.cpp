@@ -1,5 +1,5 @@
-// Backward of a forward whose weights, or what else backward reads, were written since: refused by name, as PyTorch
-// does.
+// Backward of a forward after writes to its weights, or to other tensors that backward reads: refused by name, as in
+// PyTorch.
 #include <functional>
 #include <string>
 #include <utility>
@@ -9,15 +9,17 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
-ls::Tensor loss_of(const ls::Tensor& output, const Batch& batch) {
+ls::Tensor loss_of(const ls::Tensor& output, const ConvNetBatch& batch) {
     return ls::nll_loss(output, batch.labels.to(output.device())).value();
 }
 
@@ -35,16 +37,16 @@ struct Half {
 
 }  // namespace
 
-TEST_CASE("whatever writes the weights between forward and backward: an error that names the tensor") {
+TEST_CASE("any write to weights between forward and backward is an error that names the tensor") {
     ls::manual_seed(31);
     const lockstep::test::TemporaryDirectory folder;
-    const Batch batch = make_batch(7);
+    const ConvNetBatch batch = make_batch(7);
     for (const int count : {1, 2, 3}) {
-        ls::DataParallel<Net> model(Net{}, devices(count));
+        ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(count));
         ls::SGD sgd(model, {.lr = 0.1});
         const std::string file = (folder / "weights.safetensors").string();
         ls::save(model, file);
-        const Net other;
+        const ConvNet other;
         loss_of(model(batch.images), batch).backward();
         const std::pair<const char*, std::function<void()>> writes[] = {
             {"optimizer", [&] { sgd.step(); }},
@@ -78,17 +80,17 @@ TEST_CASE("whatever writes the weights between forward and backward: an error th
             CHECK((begins(text, changed("fc2.weight")) || begins(text, changed("fc1.weight"))));
             CHECK(text.find("; call backward() before the change, or call forward again") != std::string::npos);
             sgd.zero_grad();
-            loss_of(model(batch.images), batch).backward();  // usable, and what the optimizer's step needs
+            loss_of(model(batch.images), batch).backward();  // still usable, as the optimizer's step requires
         }
         model.engine().verify_replicas();
     }
 }
 
-TEST_CASE("what backward does not read may be written") {
+TEST_CASE("tensors that backward does not read may be written") {
     ls::manual_seed(32);
-    const Batch batch = make_batch(6);
+    const ConvNetBatch batch = make_batch(6);
     for (const int count : {1, 3}) {
-        ls::DataParallel<Net> model(Net{}, devices(count));
+        ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(count));
         const auto expected = [&] {
             loss_of(model(batch.images), batch).backward();
             return gradients_of(*model);
@@ -105,10 +107,10 @@ TEST_CASE("what backward does not read may be written") {
     }
 }
 
-TEST_CASE("inputs are those of the forward, however they are overwritten") {
+TEST_CASE("backward uses the inputs of forward, even if they are overwritten") {
     ls::manual_seed(33);
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Net> model(Net{}, devices(2));
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
     loss_of(model(batch.images), batch).backward();
     const auto expected = gradients_of(*model);
     ls::SGD(model, {.lr = 0.1}).zero_grad();
@@ -118,10 +120,9 @@ TEST_CASE("inputs are those of the forward, however they are overwritten") {
     CHECK(relative_error(gradients_of(*model), expected) == 0);
 }
 
-TEST_CASE(
-    "a GAN: the discriminator's step between the generator's forward and backward is refused, the right order works") {
+TEST_CASE("a GAN: the discriminator's step between the generator's forward and backward is rejected") {
     ls::manual_seed(34);
-    ls::DataParallel<Half> generator(Half{}, devices(2)), discriminator(Half{}, devices(3));
+    ls::DataParallel<Half> generator(Half{}, cpu_devices(2)), discriminator(Half{}, cpu_devices(3));
     ls::SGD of_generator(generator, {.lr = 0.1}), of_discriminator(discriminator, {.lr = 0.1});
     const ls::Tensor noise = ls::Tensor::randn({6, 4}), real = ls::Tensor::randn({6, 4});
     const auto score = [&](const ls::Tensor& x) { return ls::mean(ls::square(discriminator(x))); };
@@ -155,7 +156,7 @@ struct TwoNorms {
 };
 }  // namespace
 
-TEST_CASE("running statistics that other forwards move: gradients are those of the forward, or refused") {
+TEST_CASE("if other forwards change running statistics, gradients are those of the forward or an error") {
     ls::manual_seed(35);
     const ls::Tensor a = ls::Tensor::randn({8, 4}), b = ls::Tensor::randn({8, 4});
     const TwoNorms net;
@@ -167,7 +168,7 @@ TEST_CASE("running statistics that other forwards move: gradients are those of t
     };
     for (const int count : {1, 2})
         for (const bool trains : {true, false}) {
-            ls::DataParallel<TwoNorms> model(net, devices(count)), twin(net, devices(count));
+            ls::DataParallel<TwoNorms> model(net, cpu_devices(count)), twin(net, cpu_devices(count));
             ls::set_training(model->still, trains);
             ls::set_training(twin->still, trains);
             const auto expected = gradients(twin, ls::sum(twin(a)));
@@ -181,7 +182,7 @@ TEST_CASE("running statistics that other forwards move: gradients are those of t
             ls::set_training(model->still, false);
             model->by_variance = true;
             const ls::Tensor output = model(a), another = model(a);
-            ls::sum(another).backward();  // the other layer's statistics moved
+            ls::sum(another).backward();  // the other layer's statistics changed
             ls::set_training(model->still, true);
             model->by_variance = false;
             (void)model(b);
@@ -201,7 +202,7 @@ struct Scaled {
 }  // namespace
 
 TEST_CASE("a constant that forward captured") {
-    ls::DataParallel<Scaled> model(Scaled{}, devices(2));
+    ls::DataParallel<Scaled> model(Scaled{}, cpu_devices(2));
     const ls::Tensor x = ls::Tensor::randn({4, 4});
     const ls::Tensor output = model(x);
     model->factor.fill_(3);
@@ -211,10 +212,10 @@ TEST_CASE("a constant that forward captured") {
     CHECK(begins(text, changed("a constant of shape (3,) that mul reads")));
 }
 
-TEST_CASE("copies in 16 bits are those of the forward") {
+TEST_CASE("16-bit copies are those of the forward") {
     ls::manual_seed(36);
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Net> model(Net{}, devices(2), {.autocast = ls::DType::bf16});
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2), {.autocast = ls::DType::bf16});
     loss_of(model(batch.images), batch).backward();
     const auto expected = gradients_of(*model);
     ls::SGD(model, {.lr = 0.1}).zero_grad();
@@ -223,6 +224,6 @@ TEST_CASE("copies in 16 bits are those of the forward") {
         const ls::NoGrad no_grad;
         model->fc2.weight->fill_(0.25);
     }
-    loss.backward();  // as PyTorch: autograd has kept the copies
+    loss.backward();  // as in PyTorch: autograd has saved the copies
     CHECK(relative_error(gradients_of(*model), expected) == 0);
 }

@@ -1,12 +1,14 @@
-// LOCKSTEP_CHECK_TRACE=1 finds host state that forward or loss read and that changed under a kept program.
+// LOCKSTEP_CHECK_TRACE=1 detects changes of host state that forward or loss read under a cached program.
 #include <cstdlib>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
@@ -38,9 +40,9 @@ constexpr auto advice =
 
 }  // namespace
 
-TEST_CASE("what changed under a kept program is named; nothing is said while nothing changes") {
+TEST_CASE("only changes behind a cached program are reported, by name") {
     ls::manual_seed(41);
-    ls::DataParallel<Careless> model(Careless{}, devices(3));
+    ls::DataParallel<Careless> model(Careless{}, cpu_devices(3));
     ls::SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
     const ls::Tensor x = ls::Tensor::randn({8, 4}), y = ls::Tensor::randn({8, 4});
     double factor = 1;
@@ -65,7 +67,7 @@ TEST_CASE("what changed under a kept program is named; nothing is said while not
     model->second = true;  // another parameter of the same shape
     said(", reads b.weight instead of a.weight");
     model->second = false;
-    model->shift[2] = 7;  // a constant made anew in every forward
+    model->shift[2] = 7;  // a constant created again in every forward
     said(", reads a constant whose element 2 was 3 and is 7");
     model->shift[2] = 3;
     model->extra = true;

@@ -11,8 +11,9 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cpu_devices.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -65,7 +66,7 @@ std::vector<float> outputs(DataParallel<Net>& model) {
     return model.forward(batch(0).x).to_vector<float>();
 }
 
-/// Rewrites a checkpoint: `change` sees every tensor's name and bytes; a cleared name leaves it out.
+/// Rewrites a checkpoint: `change` gets every tensor's name and bytes; clearing the name removes the tensor.
 template <class Change>
 void rewrite(const std::filesystem::path& path, Change change) {
     const SafetensorsFile file(path);
@@ -83,7 +84,7 @@ void rewrite(const std::filesystem::path& path, Change change) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint has PyTorch's names, dtypes and shapes, and brings a model back") {
+TEST_CASE("a checkpoint has PyTorch's names, dtypes and shapes, and restores a model") {
     const TemporaryDirectory directory;
     const auto path = directory / "net.safetensors";
     manual_seed(1);
@@ -114,7 +115,7 @@ TEST_CASE("a checkpoint has PyTorch's names, dtypes and shapes, and brings a mod
     const auto wanted = outputs(model);
     manual_seed(2);
     DataParallel other(Net{}, {Device::cpu(2), Device::cpu(0)}, {.shards = 3});
-    CHECK(outputs(other) != wanted);  // programs and replicas are there when the file is loaded
+    CHECK(outputs(other) != wanted);  // programs and replicas exist when the file is loaded
     load(other, path);
     const auto found = outputs(other);
     for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(std::abs(found[i] - wanted[i]) < 1e-5f);
@@ -128,7 +129,7 @@ TEST_CASE("a checkpoint has PyTorch's names, dtypes and shapes, and brings a mod
     CHECK(get_bytes(directory / "plain.safetensors") == get_bytes(path));
 }
 
-TEST_CASE("prefixes and other floating types are taken") {
+TEST_CASE("prefixes and other floating dtypes are accepted") {
     const TemporaryDirectory directory;
     const auto path = directory / "net.safetensors";
     Net net;
@@ -150,7 +151,7 @@ TEST_CASE("prefixes and other floating types are taken") {
     CHECK(other.conv.weight->to_vector<float>() == net.conv.weight->to_vector<float>());
 }
 
-TEST_CASE("tied parameters are saved under each name; one is enough to load them") {
+TEST_CASE("tied parameters are saved under each name, and one name is enough to load them") {
     const TemporaryDirectory directory;
     const auto path = directory / "tied.safetensors";
     Tied net;
@@ -175,7 +176,7 @@ TEST_CASE("tied parameters are saved under each name; one is enough to load them
     CHECK(other.a.weight->to_vector<float>() == before);
 }
 
-TEST_CASE("a file that does not fit is refused before anything changes") {
+TEST_CASE("a mismatched file is rejected before anything changes") {
     const TemporaryDirectory directory;
     const auto path = directory / "net.safetensors";
     DataParallel model(Net{}, {Device::cpu(0), Device::cpu(1)});
@@ -212,7 +213,7 @@ TEST_CASE("a file that does not fit is refused before anything changes") {
     CHECK(outputs(other) != before);
 }
 
-TEST_CASE("after a full disk the old checkpoint is as it was") {
+TEST_CASE("a full disk leaves the old checkpoint unchanged") {
     const TemporaryDirectory directory;
     const auto path = directory / "net.safetensors";
     Net net, other;
@@ -227,7 +228,7 @@ TEST_CASE("after a full disk the old checkpoint is as it was") {
     CHECK_THROWS_AS(save(net, directory / "missing" / "net.safetensors"), InvalidArgument);
 }
 
-TEST_CASE("a resumed run has the bits of one that never stopped, on other devices and with the other reduction") {
+TEST_CASE("a resumed run is bit-identical to an uninterrupted one, on other devices and with the other reduction") {
     const TemporaryDirectory directory;
     const auto path = directory / "net.safetensors", end = directory / "end.safetensors",
                whole = directory / "whole.safetensors";
@@ -272,7 +273,7 @@ TEST_CASE("a resumed run has the bits of one that never stopped, on other device
     }
 }
 
-TEST_CASE("a state that belongs to other weights or is damaged is refused") {
+TEST_CASE("a damaged state, or the state of other weights, is rejected") {
     const TemporaryDirectory directory;
     const auto path = directory / "net.safetensors";
     DataParallel model(Net{}, {Device::cpu(0), Device::cpu(1)});

@@ -1,5 +1,6 @@
-// Programs that save are killed and frozen at any instant. What they leave must be a pair of one generation that goes
-// on with the right bits. LOCKSTEP_SAVE_KILLS and LOCKSTEP_SAVE_FREEZES: how many trials; LOCKSTEP_SAVE_SEED: of which.
+// Saving programs are killed and frozen at any instant. Their files must be a pair of one generation from which a run
+// resumes bit-identically. LOCKSTEP_SAVE_KILLS and LOCKSTEP_SAVE_FREEZES: numbers of trials; LOCKSTEP_SAVE_SEED: their
+// seed.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -7,13 +8,14 @@
 #include <thread>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cpu_devices.h"
-#include "lockstep/tests/parallel/launch/started_process.h"
-#include "lockstep/tests/parallel/saved_training.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
-using namespace saved_training;
 
 namespace {
 
@@ -29,14 +31,14 @@ bool begins(const StartedProcess& process) {
     return comes_true([&] { return !process.out().empty(); });
 }
 
-/// How long saving takes here and now: what disks and other programs make of it.
-microseconds time_of_a_save(Training& training, const std::filesystem::path& file) {
+/// Duration of a save here and now, which depends on disks and other programs.
+microseconds time_of_a_save(SavedTraining& training, const std::filesystem::path& file) {
     const auto begin = std::chrono::steady_clock::now();
     training.save(file);
     return std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin);
 }
 
-/// Up to `most`.
+/// Sleeps for up to `most`.
 void sleep_a_while(std::mt19937& random, microseconds most) {
     std::this_thread::sleep_for(microseconds(random() % static_cast<std::uint64_t>(most.count() + 1)));
 }
@@ -46,9 +48,9 @@ std::mt19937 random_source() {
         static_cast<unsigned>(number_from("LOCKSTEP_SAVE_SEED", static_cast<int>(std::random_device{}()))));
 }
 
-/// Loads the pair, and trains a step, which momentum decides.
+/// Loads the pair, and trains a step, whose result depends on the momentum.
 void check_pair(const std::filesystem::path& file, Uninterrupted& expected, std::uint64_t seed) {
-    Training training(seed + 1000);  // begins with other weights
+    SavedTraining training(seed + 1000);  // begins with different weights
     const auto run = training.load(file);
     REQUIRE(run);
     CHECK(run->steps > 0);
@@ -59,7 +61,7 @@ void check_pair(const std::filesystem::path& file, Uninterrupted& expected, std:
 
 /// With the batches of `seed`, from the same file.
 void check_goes_on(const std::filesystem::path& file, Uninterrupted& expected, std::uint64_t seed) {
-    Training training(seed);
+    SavedTraining training(seed);
     training.load(file);
     training.to(training.steps() + 2);
     CHECK((training.weights() == expected.after(training.steps())));
@@ -67,7 +69,7 @@ void check_goes_on(const std::filesystem::path& file, Uninterrupted& expected, s
 
 }  // namespace
 
-TEST_CASE("whenever a program that saves is killed, a pair is there that goes on with the right bits") {
+TEST_CASE("a saving program killed at any moment leaves a pair that resumes bit-identically") {
     const char* const how = GENERATE("on", "behind");
     CAPTURE(how);
     const TemporaryDirectory directory;
@@ -77,7 +79,7 @@ TEST_CASE("whenever a program that saves is killed, a pair is there that goes on
     std::mt19937 random = random_source();
     microseconds save_time{};
     {
-        Training training(seed);
+        SavedTraining training(seed);
         training.step();
         for (int i = 0; i < 3; ++i) save_time = std::max(save_time, time_of_a_save(training, file));
     }
@@ -97,7 +99,7 @@ TEST_CASE("whenever a program that saves is killed, a pair is there that goes on
         check_pair(file, expected, seed);
         check_goes_on(file, expected, seed);
     }
-    Training last(seed);
+    SavedTraining last(seed);
     REQUIRE(last.load(file));
     last.save(file);
     CHECK(directory.names() == std::set<std::string>{"net", "net.resume"});
@@ -107,7 +109,7 @@ TEST_CASE("whenever a program that saves is killed, a pair is there that goes on
                     static_cast<unsigned long long>(last.steps()));
 }
 
-TEST_CASE("who loads while another program saves finds a pair") {
+TEST_CASE("a load during another program's save finds a matching pair") {
     const TemporaryDirectory directory;
     const auto file = directory / "net";
     Uninterrupted expected(3);
@@ -117,7 +119,7 @@ TEST_CASE("who loads while another program saves finds a pair") {
     int changes = 0;
     const auto late = std::chrono::steady_clock::now() + hang;
     for (int trial = 0; trial < 100 || (changes < 3 && std::chrono::steady_clock::now() < late); ++trial) {
-        Training training(99);
+        SavedTraining training(99);
         const auto run = training.load(file);
         REQUIRE(run);
         CHECK(run->steps >= last);
@@ -129,11 +131,11 @@ TEST_CASE("who loads while another program saves finds a pair") {
     CHECK_FALSE(process.ended());
 }
 
-TEST_CASE("two programs that save to one file, frozen at any instant, never leave what is of both") {
+TEST_CASE("two programs that save to one file, frozen at any instant, never leave a mixed pair") {
     const TemporaryDirectory directory;
     Uninterrupted first(3), second(4);
     std::mt19937 random = random_source();
-    Training other(5);
+    SavedTraining other(5);
     const microseconds save_time = time_of_a_save(other, directory / "other");
     const int trials = number_from("LOCKSTEP_SAVE_FREEZES", 10);
     for (int trial = 0; trial < trials; ++trial) {
@@ -148,7 +150,7 @@ TEST_CASE("two programs that save to one file, frozen at any instant, never leav
                 if (random() % 3 != 0) frozen.send(SIGCONT);
                 sleep_a_while(random, save_time / 2);
             }
-            REQUIRE(comes_true([&] {  // two that are frozen would never have saved anything
+            REQUIRE(comes_true([&] {  // two frozen ones would never have saved anything
                 for (auto& process : writers) process.send(SIGCONT);
                 return std::filesystem::exists(resume_path(file));
             }));
@@ -158,7 +160,7 @@ TEST_CASE("two programs that save to one file, frozen at any instant, never leav
             }
         }
         CAPTURE(trial);
-        Training training(99);
+        SavedTraining training(99);
         const auto run = training.load(file);
         REQUIRE(run);
         const bool of_first = run->fields.at("writer") == "3";

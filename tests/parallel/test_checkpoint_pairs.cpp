@@ -1,16 +1,17 @@
-// Weights and the state of their run as one: what is loaded after a save that was cut off anywhere, from files that
-// were mixed or damaged. Files of older versions: test_checkpoint_versions.cpp.
+// Weights and run state as one unit: the result of loading after a save that was interrupted anywhere, and from mixed
+// or damaged files. Files of older versions: test_checkpoint_versions.cpp.
 #include <cstring>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/cpu_devices.h"
-#include "lockstep/tests/parallel/saved_pairs.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
-using namespace saved_training;
 
 namespace {
 
@@ -24,19 +25,20 @@ struct Wide {
 
 }  // namespace
 
-TEST_CASE("a save that was cut off anywhere leaves the old pair or the new one, and the next one cleans up") {
-    const Saved old = saved_after(2), fresh = saved_after(5);
+TEST_CASE("a save interrupted anywhere leaves the old pair or the new one, and the next save cleans up") {
+    const SavedFiles old = saved_after(2), fresh = saved_after(5);
     struct Cut {
         std::string name, weights, state, next;
         std::uint64_t expected;
     };
     const std::string half = fresh.state.substr(0, fresh.state.size() / 2);
-    for (const Cut& cut : std::vector<Cut>{{"before anything", old.weights, old.state, "", 2},
-                                           {"the state waits", old.weights, old.state, fresh.state, 2},
-                                           {"the weights are there", fresh.weights, old.state, fresh.state, 5},
-                                           {"the first save of all", fresh.weights, "", fresh.state, 5},
-                                           {"all is there", fresh.weights, fresh.state, "", 5},
-                                           {"garbage waits", old.weights, old.state, half, 2}}) {
+    for (const Cut& cut :
+         std::vector<Cut>{{"before anything", old.weights, old.state, "", 2},
+                          {"a pending state", old.weights, old.state, fresh.state, 2},
+                          {"new weights and a pending state", fresh.weights, old.state, fresh.state, 5},
+                          {"the first save", fresh.weights, "", fresh.state, 5},
+                          {"a complete save", fresh.weights, fresh.state, "", 5},
+                          {"garbage waits", old.weights, old.state, half, 2}}) {
         CAPTURE(cut.name);
         const TemporaryDirectory directory;
         put_bytes(directory / "net", cut.weights);
@@ -46,12 +48,12 @@ TEST_CASE("a save that was cut off anywhere leaves the old pair or the new one, 
         put_bytes(directory / "net.resume.5-2.tmp", half);
         put_bytes(directory / "net.resume.next.5-2.tmp", half);
         CHECK(steps_loaded(directory) == cut.expected);
-        {  // the calls one after another find it as well
-            Training training(3);
+        {  // the calls one after another also detect it
+            SavedTraining training(3);
             load(training.model(), directory / "net");
             CHECK(load_resume(training.model(), training.sgd(), directory / "net").steps == cut.expected);
         }
-        Training training(3);
+        SavedTraining training(3);
         training.to(9);
         training.save(directory / "net");
         CHECK(steps_loaded(directory) == 9);
@@ -59,13 +61,13 @@ TEST_CASE("a save that was cut off anywhere leaves the old pair or the new one, 
     }
 }
 
-TEST_CASE("a save that fails after one that was cut off still leaves the pair that there was") {
-    const Saved old = saved_after(2), fresh = saved_after(5);
+TEST_CASE("a failed save after an interrupted one leaves the existing pair") {
+    const SavedFiles old = saved_after(2), fresh = saved_after(5);
     const TemporaryDirectory directory;
     put_bytes(directory / "net", fresh.weights);
     put_bytes(directory / "net.resume", old.state);
     put_bytes(directory / "net.resume.next", fresh.state);
-    Training training(3);
+    SavedTraining training(3);
     training.to(9);
     {
         const FileSizeLimit full(300);
@@ -75,11 +77,11 @@ TEST_CASE("a save that fails after one that was cut off still leaves the pair th
     CHECK(directory.names() == std::set<std::string>{"net", "net.resume"});
 }
 
-TEST_CASE("weights without a state are loaded alone; a state that waits for others is no concern of theirs") {
-    const Saved one = saved_after(2), other = saved_after(5);
+TEST_CASE("weights without a state are loaded without one, even if the state of other weights is pending") {
+    const SavedFiles one = saved_after(2), other = saved_after(5);
     const TemporaryDirectory directory;
     put_bytes(directory / "net", one.weights);
-    Training training(3);
+    SavedTraining training(3);
     CHECK_FALSE(training.load(directory / "net"));
     CHECK((training.weights() == one.values));
     put_bytes(directory / "net.resume.next", other.state);
@@ -89,13 +91,13 @@ TEST_CASE("weights without a state are loaded alone; a state that waits for othe
     CHECK(directory.names() == std::set<std::string>{"net"});
 }
 
-TEST_CASE("weights and state of different runs or saves are never taken for a pair, and nothing is loaded") {
-    const Saved one = saved_after(4), later = saved_after(5), other = saved_after(4, 8);
-    for (const Saved* state : {&later, &other}) {
+TEST_CASE("weights and state of different runs or saves never form a pair, and nothing is loaded") {
+    const SavedFiles one = saved_after(4), later = saved_after(5), other = saved_after(4, 8);
+    for (const SavedFiles* state : {&later, &other}) {
         const TemporaryDirectory directory;
         put_bytes(directory / "net", one.weights);
         put_bytes(directory / "net.resume", state->state);
-        Training training(9);
+        SavedTraining training(9);
         const auto before = training.weights();
         CHECK_THROWS_AS(training.load(directory / "net"), DataError);
         CHECK_THROWS_WITH(training.load(directory / "net"), contains("net.resume: ") && contains("does not belong to"));
@@ -104,20 +106,20 @@ TEST_CASE("weights and state of different runs or saves are never taken for a pa
         load(training.model(), directory / "net");
         CHECK_THROWS_WITH(load_resume(training.model(), training.sgd(), directory / "net"),
                           contains("does not belong to"));
-        // What counts is what the model has, not what lies there meanwhile.
+        // The model's weights count, not the current content of the file.
         put_bytes(directory / "net", state->weights);
         CHECK_THROWS_WITH(load_resume(training.model(), training.sgd(), directory / "net"),
                           contains("does not belong to"));
     }
 }
 
-TEST_CASE("a flipped bit of the weights is found where their state lies beside them") {
-    const Saved good = saved_after(4);
+TEST_CASE("a flipped bit in the weights is detected if their state is next to them") {
+    const SavedFiles good = saved_after(4);
     const std::size_t data = 8 + static_cast<unsigned char>(good.weights[0]) +
                              256 * static_cast<std::size_t>(static_cast<unsigned char>(good.weights[1]));
     const TemporaryDirectory directory;
     put_bytes(directory / "net.resume", good.state);
-    Training training(9);
+    SavedTraining training(9);
     for (std::size_t at = data; at < good.weights.size(); at += 7) {
         std::string bytes = good.weights;
         bytes[at] = static_cast<char>(bytes[at] ^ (1 << at % 8));
@@ -128,11 +130,11 @@ TEST_CASE("a flipped bit of the weights is found where their state lies beside t
     CHECK(training.load(directory / "net"));
 }
 
-TEST_CASE("no byte of a state can be changed unseen") {
-    const Saved good = saved_after(4);
+TEST_CASE("any changed byte of a state is detected") {
+    const SavedFiles good = saved_after(4);
     const TemporaryDirectory directory;
     put_bytes(directory / "net", good.weights);
-    Training training(9);
+    SavedTraining training(9);
     load(training.model(), directory / "net");
     int accepted = 0;
     const auto attempt = [&](const std::string& bytes) {
@@ -164,9 +166,9 @@ TEST_CASE("no byte of a state can be changed unseen") {
         std::printf("%d mutations of %zu bytes, %d accepted\n", mutations, good.state.size(), accepted);
 }
 
-TEST_CASE("fields of the user's own come back as they were") {
+TEST_CASE("custom fields are restored unchanged") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     training.step();
     RunState state = training.state();
     state.fields = {{"best", "0.987"}, {"", "empty name"}, {"ünï", "\"quotes\" and\nlines \xe2\x82\xac"}, {"none", ""}};
@@ -181,9 +183,9 @@ TEST_CASE("fields of the user's own come back as they were") {
     CHECK(directory.names() == std::set<std::string>{"net", "net.resume"});
 }
 
-TEST_CASE("a state that no run can have is not saved") {
+TEST_CASE("an impossible state is not saved") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     for (const RunState& state :
          {RunState{.epoch = ~std::uint64_t{0}}, RunState{.batch = -1, .batch_size = 4}, RunState{.batch = 1},
           RunState{.batch_size = -4}, RunState{.steps = std::uint64_t{1} << 63}}) {
@@ -193,23 +195,23 @@ TEST_CASE("a state that no run can have is not saved") {
     CHECK(directory.names().empty());
 }
 
-TEST_CASE("a checkpoint that is a symbolic link is saved and found where it leads, with its state") {
+TEST_CASE("a checkpoint that is a symbolic link is saved to its target and found there, with its state") {
     const TemporaryDirectory directory;
     std::filesystem::create_directory(directory / "runs");
     std::filesystem::create_symlink("runs/7", directory / "latest");
-    Training training(3);
+    SavedTraining training(3);
     training.to(2);
     training.save(directory / "latest");
     CHECK(std::filesystem::is_symlink(directory / "latest"));
     CHECK(directory.names() == std::set<std::string>{"latest", "runs"});
     CHECK(resume_path(directory / "latest") == directory / "runs/7.resume");
     for (const char* name : {"latest", "runs/7"}) {
-        Training other(3);
+        SavedTraining other(3);
         const auto run = other.load(directory / name);
         REQUIRE(run);
         CHECK(run->steps == 2);
     }
-    // A state that was put elsewhere stays there, too.
+    // A symbolic link to a state elsewhere remains.
     std::filesystem::create_directory(directory / "states");
     std::filesystem::rename(directory / "runs/7.resume", directory / "states/7");
     std::filesystem::create_symlink("../states/7", directory / "runs/7.resume");
@@ -217,15 +219,15 @@ TEST_CASE("a checkpoint that is a symbolic link is saved and found where it lead
     training.save(directory / "latest");
     CHECK(std::filesystem::is_symlink(directory / "runs/7.resume"));
     CHECK(std::filesystem::is_regular_file(directory / "states/7"));
-    CHECK(Training(3).load(directory / "latest")->steps == 3);
+    CHECK(SavedTraining(3).load(directory / "latest")->steps == 3);
 }
 
-TEST_CASE("a checkpoint that only its owner may read stays so, and its state is no more open than it") {
+TEST_CASE("a checkpoint that only its owner may read stays so, and its state is no more accessible") {
     const TemporaryDirectory directory;
     const auto mode = [&](const char* name) {
         return static_cast<unsigned>(std::filesystem::status(directory / name).permissions());
     };
-    Training training(3);
+    SavedTraining training(3);
     save(training.model(), directory / "net");
     std::filesystem::permissions(directory / "net", std::filesystem::perms(0600));
     training.step();
@@ -238,7 +240,7 @@ TEST_CASE("a checkpoint that only its owner may read stays so, and its state is 
     CHECK(mode("net.resume") == 0640);
 }
 
-TEST_CASE("where a checkpoint could not be saved is known before") {
+TEST_CASE("a path where a checkpoint cannot be saved is rejected in advance") {
     const TemporaryDirectory directory;
     for (const char* name : {"one.resume", "two.resume.next", "three"})
         std::filesystem::create_directories(directory / name / "x");
@@ -247,16 +249,16 @@ TEST_CASE("where a checkpoint could not be saved is known before") {
         CHECK_THROWS_AS(CheckpointLock(directory / name), InvalidArgument);
         CHECK_THROWS_WITH(CheckpointLock(directory / name), contains("it is a directory"));
     }
-    Training training(3);
+    SavedTraining training(3);
     const auto names = directory.names();
     for (const char* name : {"one", "two"}) CHECK_THROWS_AS(training.save(directory / name), Error);
     CHECK(directory.names() == names);
     const CheckpointLock held(directory / "four");
-    training.save(directory / "four");  // it is this process's
+    training.save(directory / "four");  // this process holds it
     CHECK(training.load(directory / "four"));
 }
 
-TEST_CASE("momentum finds its slices again where the first bucket has a size of its own") {
+TEST_CASE("momentum is restored to its slices if the first bucket has another size") {
     const TemporaryDirectory directory;
     const auto net = directory / "net";
     const Devices three{Device::cpu(0), Device::cpu(1), Device::cpu(2)};
@@ -273,11 +275,11 @@ TEST_CASE("momentum finds its slices again where the first bucket has a size of 
         model.synchronize();
     };
     DataParallel whole(Wide(start), three, options);
-    SGD whole_sgd(whole, Training::rates);
+    SGD whole_sgd(whole, SavedTraining::rates);
     train(whole, whole_sgd, 6);
     {
         DataParallel model(Wide(start), three, options);
-        SGD sgd(model, Training::rates);
+        SGD sgd(model, SavedTraining::rates);
         train(model, sgd, 3);
         save_checkpoint(model, sgd, {.steps = 3}, net);
     }

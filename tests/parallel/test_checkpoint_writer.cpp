@@ -1,5 +1,5 @@
-// Checkpoints that are written while training goes on: what is in them, what waits for them, and what their failure
-// means.
+// Checkpoints that are written while training continues: their content, the calls that wait for them, and the meaning
+// of their failures.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,19 +13,18 @@
 #include "lockstep/parallel/data/files/file_lock.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/saved_pairs.h"
-#include "lockstep/tests/parallel/taken_warnings.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
-using namespace saved_training;
 
 namespace {
 
-/// Keeps whoever would write `path` waiting, in this process.
+/// Blocks all writers of `path` in this process.
 class Held {
 public:
     explicit Held(const std::filesystem::path& path)
@@ -49,15 +48,15 @@ std::string bytes_of(const std::filesystem::path& file) {
     return get_bytes(file) + get_bytes(file.string() + ".resume");
 }
 
-void save(CheckpointWriter& writer, Training& training, const std::filesystem::path& file) {
+void save(CheckpointWriter& writer, SavedTraining& training, const std::filesystem::path& file) {
     writer.save(training.model(), training.sgd(), training.state(), file);
 }
 
 }  // namespace
 
-TEST_CASE("steps after a save are done before a file is there, and it holds what was there before them") {
+TEST_CASE("a file holds the state at its save, and later steps do not wait for it") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     training.to(5);
     CheckpointWriter writer;
     Held disk(directory / "net");
@@ -74,7 +73,7 @@ TEST_CASE("steps after a save are done before a file is there, and it holds what
     CHECK(finished[0].error.empty());
     CHECK(writer.finished().empty());
 
-    Training other(3);
+    SavedTraining other(3);
     other.to(5);
     other.save(directory / "same");
     CHECK((bytes_of(directory / "net") == bytes_of(directory / "same")));
@@ -84,17 +83,17 @@ TEST_CASE("steps after a save are done before a file is there, and it holds what
 }
 
 TEST_CASE("the host does not wait for the steps before a save either") {
-    if (lockstep::testing::serial()) return;
+    if (lockstep::test::serial()) return;
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     training.step();
     training.model().synchronize();
-    lockstep::testing::Gate gate;
+    lockstep::test::Gate gate;
     Stream& stream = Stream::of(Device::cpu(0));
-    stream.run("held", {}, [&](const Launch&) { gate.pass(); });
+    stream.run("held", {}, [&](const ExecContext&) { gate.pass(); });
     training.step();
     CheckpointWriter writer;
-    save(writer, training, directory / "net");  // returns, though no step has been made
+    save(writer, training, directory / "net");  // returns, although no step has been made
     training.step();
     CHECK_FALSE(std::filesystem::exists(directory / "net"));
     gate.open();
@@ -102,9 +101,9 @@ TEST_CASE("the host does not wait for the steps before a save either") {
     CHECK(steps_loaded(directory) == 2);
 }
 
-TEST_CASE("one after the other: the next save waits until the last one is written") {
+TEST_CASE("the next save waits until the last one is written") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     CheckpointWriter writer;
     for (int i = 1; i <= 6; ++i) {
         training.step();
@@ -112,7 +111,7 @@ TEST_CASE("one after the other: the next save waits until the last one is writte
     }
     writer.wait();
     CHECK(writer.finished().size() == 6);
-    Training other(3);
+    SavedTraining other(3);
     for (int i = 1; i <= 6; ++i) {
         other.step();
         other.save(directory / "same");
@@ -120,7 +119,7 @@ TEST_CASE("one after the other: the next save waits until the last one is writte
     }
 }
 
-TEST_CASE("state that lies on several devices comes together, buffers and Adam's moments too") {
+TEST_CASE("state on several devices is gathered, with buffers and Adam's moments") {
     const TemporaryDirectory directory;
     const auto train = [&](bool behind) {
         manual_seed(2);
@@ -145,13 +144,13 @@ TEST_CASE("state that lies on several devices comes together, buffers and Adam's
                bytes_of(directory / ("at once" + std::string(step)))));
 }
 
-TEST_CASE("a save that fails is a warning each time, training goes on, and the last failure is thrown at the end") {
+TEST_CASE("each failed save is a warning, training continues, and the last failure is thrown at the end") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     training.to(2);
     training.save(directory / "net");
     const std::string before = bytes_of(directory / "net");
-    const TakenWarnings warnings;
+    const Warnings warnings;
     CheckpointWriter writer;
     {
         const FileSizeLimit full(600);
@@ -163,34 +162,34 @@ TEST_CASE("a save that fails is a warning each time, training goes on, and the l
                    contains("net.resume.next: offset") && contains("writing failed"));
     }
     CHECK_NOTHROW(writer.wait());  // thrown once
-    REQUIRE(warnings.all().size() == 2);
-    CHECK_THAT(warnings.all()[0], contains("the checkpoint of step 3 was not saved, training continues: ") &&
-                                      contains("writing failed: File too large"));
-    CHECK_THAT(warnings.all()[1], contains("of step 4"));
+    REQUIRE(warnings.texts().size() == 2);
+    CHECK_THAT(warnings.texts()[0], contains("the checkpoint of step 3 was not saved, training continues: ") &&
+                                        contains("writing failed: File too large"));
+    CHECK_THAT(warnings.texts()[1], contains(" of step 4"));
     const auto finished = writer.finished();
     REQUIRE(finished.size() == 2);
     CHECK_THAT(finished[1].error, contains("writing failed"));
     CHECK((bytes_of(directory / "net") == before));
     CHECK(directory.names() == std::set<std::string>{"net", "net.resume"});
     training.step();
-    Training straight(3);
+    SavedTraining straight(3);
     straight.to(5);
     CHECK((training.weights() == straight.weights()));
     {
         const FileSizeLimit full(600);
         save(writer, training, directory / "net");
         save(writer, training, directory / "nowhere/net");
-        CHECK(!writer.finished().empty());  // the first one, which the second has waited for
+        CHECK(!writer.finished().empty());  // the first one, for which the second has waited
     }
     save(writer, training, directory / "net");
-    CHECK_NOTHROW(writer.wait());  // there is a newer one
+    CHECK_NOTHROW(writer.wait());  // a newer one exists
     CHECK(steps_loaded(directory) == 5);
-    CHECK_THAT(warnings.all().back(), contains("expected a writable directory"));
+    CHECK_THAT(warnings.texts().back(), contains("expected a writable directory"));
 }
 
 TEST_CASE("a warning handler that throws in the writer's thread ends neither the process nor the writer") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     training.to(2);
     const WarningHandler before = set_warning_handler([](const std::string& text) { throw std::runtime_error(text); });
     CheckpointWriter writer;
@@ -205,16 +204,16 @@ TEST_CASE("a warning handler that throws in the writer's thread ends neither the
     set_warning_handler(before);
 }
 
-TEST_CASE("a disk without room and a directory without permission are told, and a device is no place for a file") {
+TEST_CASE("a full disk, a read-only directory and a path that is a device are reported") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     training.step();
-    const TakenWarnings warnings;
+    const Warnings warnings;
     CheckpointWriter writer;
     save(writer, training, "/dev/full");
     CHECK_THAT(message_of<InvalidArgument>([&] { writer.wait(); }), contains("/dev/full"));
     if (::geteuid() != 0) {
-        WARN("skipped: a directory of somebody else's");
+        WARN("skipped: the directory belongs to another user");
         return;
     }
     std::filesystem::create_directory(directory / "closed");
@@ -225,14 +224,14 @@ TEST_CASE("a disk without room and a directory without permission are told, and 
     const std::string message = message_of<InvalidArgument>([&] { writer.wait(); });
     REQUIRE(::seteuid(0) == 0);
     CHECK_THAT(message, contains("closed/net") && contains("Permission denied"));
-    CHECK(warnings.all().size() == 2);
+    CHECK(warnings.texts().size() == 2);
 }
 
-TEST_CASE("what a refused step would have led to is not saved") {
+TEST_CASE("changes of a refused step are not saved") {
     const TemporaryDirectory directory;
-    Training training(3);
+    SavedTraining training(3);
     training.to(2);
-    const TakenWarnings warnings;
+    const Warnings warnings;
     CheckpointWriter writer;
     const Tensor bad = Tensor::full({5, 4}, std::numeric_limits<float>::quiet_NaN()), y = Tensor::zeros({5, 3});
     training.model().step(training.sgd(), bad, y, mse_loss);
@@ -241,15 +240,15 @@ TEST_CASE("what a refused step would have led to is not saved") {
     CHECK(writer.finished().at(0).error == "an earlier step was refused");
     CHECK(directory.names().empty());
     CHECK_THROWS_AS(training.model().synchronize(), StepError);
-    save(writer, training, directory / "net");  // of what was there before that step
+    save(writer, training, directory / "net");  // the state before that step
     writer.wait();
     CHECK(steps_loaded(directory) == 2);
-    CHECK(warnings.all().empty());
+    CHECK(warnings.texts().empty());
 }
 
-TEST_CASE("what cannot be saved at all is refused at once; one snapshot goes to several places") {
+TEST_CASE("unsavable state is rejected at once, and one snapshot can be written to several places") {
     const TemporaryDirectory directory;
-    Training training(3), other(4);
+    SavedTraining training(3), other(4);
     training.step();
     CheckpointWriter writer;
     CHECK(message_of<InvalidArgument>([&] {
@@ -266,10 +265,10 @@ TEST_CASE("what cannot be saved at all is refused at once; one snapshot goes to 
     CHECK(steps_loaded(directory) == 1);
 }
 
-TEST_CASE("a child of fork leaves the writer to its parent") {
+TEST_CASE("a forked child leaves the writer to its parent") {
     const TemporaryDirectory directory;
     std::optional<CheckpointWriter> writer(std::in_place);
-    Training training(3);
+    SavedTraining training(3);
     training.to(2);
     Held disk(directory / "net");
     save(*writer, training, directory / "net");
@@ -290,10 +289,10 @@ TEST_CASE("a child of fork leaves the writer to its parent") {
     CHECK(steps_loaded(directory) == 2);
 }
 
-TEST_CASE("a writer that goes away has written what it was given") {
+TEST_CASE("a destroyed writer has written everything it was given") {
     const TemporaryDirectory directory;
     {
-        Training training(3);
+        SavedTraining training(3);
         training.to(4);
         CheckpointWriter writer;
         save(writer, training, directory / "net");

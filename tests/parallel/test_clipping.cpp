@@ -1,5 +1,5 @@
 // Clipping, between the last gradient and the first update. Skipped steps: test_skipped_steps; in several processes:
-// test_clipping_ranks; beside PyTorch: tests/pytorch/check_clipping.py.
+// test_clipping_ranks; compared with PyTorch: tests/pytorch/check_clipping.py.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,9 +12,9 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/kinked_training.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
 
@@ -22,9 +22,9 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Part of which is frozen, and part of which nobody uses.
+/// With a frozen part and an unused part.
 struct Net {
-    small_net::Net used;
+    test::ConvNet used;
     Linear unused{5, 4};
     LOCKSTEP_MEMBERS(used, unused)
     Tensor forward(const Tensor& x) const { return used.forward(x); }
@@ -48,12 +48,12 @@ Net fresh_net() {
     return net;
 }
 
-small_net::Batch batch_of(int step, std::int64_t rows = 20) {
+test::ConvNetBatch batch_of(int step, std::int64_t rows = 20) {
     manual_seed(static_cast<std::uint64_t>(100 + step));
-    return small_net::make_batch(rows);
+    return test::make_batch(rows);
 }
 
-/// How gradients are clipped, by `step` or by hand.
+/// A form of clipping, by `step` or by hand.
 struct Way {
     StepOptions how;
     bool by_hand = false;
@@ -65,7 +65,7 @@ struct Result {
     bool operator==(const Result&) const = default;
 };
 
-double step_by_hand(Model& model, Optimizer& optimizer, const small_net::Batch& batch, const StepOptions& how) {
+double step_by_hand(Model& model, Optimizer& optimizer, const test::ConvNetBatch& batch, const StepOptions& how) {
     double first_norm = 0;
     optimizer.zero_grad();
     nll_loss(model.forward(batch.images), batch.labels).backward();
@@ -81,14 +81,14 @@ double step_by_hand(Model& model, Optimizer& optimizer, const small_net::Batch& 
 }
 
 Result train(int devices, ReductionMode reduction, const Way& way, std::size_t bucket_bytes = 0) {
-    Model model(fresh_net(), small_net::devices(devices),
+    Model model(fresh_net(), test::cpu_devices(devices),
                 {.shards = 8, .reduction = reduction, .bucket_bytes = bucket_bytes});
-    SGD optimizer(model, {.lr = 0.5, .momentum = 0.9});  // Adam's would hardly see by how much gradients are scaled
+    SGD optimizer(model, {.lr = 0.5, .momentum = 0.9});  // Adam's updates hardly depend on the scale of the gradients
     optimizer.add_group({"used.fc2"}, {.lr = 0.2, .momentum = 0.9});
     const bool has_norm = !way.how.clip.empty() && std::holds_alternative<ClipGradNorm>(way.how.clip.front());
     Result result;
     for (int i = 0; i < 3; ++i) {
-        const small_net::Batch batch = batch_of(i);
+        const test::ConvNetBatch batch = batch_of(i);
         if (way.by_hand) {
             result.norms.push_back(step_by_hand(model, optimizer, batch, way.how));
             continue;
@@ -102,7 +102,7 @@ Result train(int devices, ReductionMode reduction, const Way& way, std::size_t b
     return result;
 }
 
-/// Every way to clip.
+/// All forms of clipping.
 const std::vector<StepOptions>& all_clips() {
     static const std::vector<StepOptions> all{
         {.clip = {ClipGradNorm{.max_norm = 0.1}}},
@@ -146,7 +146,7 @@ TEST_CASE("clipping has the same bits on any number of devices, with frozen and 
     CHECK((train(3, ReductionMode::root, {{.skip_nonfinite = true}}).values == plain));  // changes nothing else
 }
 
-TEST_CASE("a step clips as the manual form does, in microbatches too, all or a group") {
+TEST_CASE("a step clips like the manual form, also in microbatches, for the model or a group") {
     for (const StepOptions& how : all_clips()) {
         INFO("clip " << &how - all_clips().data());
         const Result by_hand = train(3, ReductionMode::root, {how, true});
@@ -163,7 +163,7 @@ TEST_CASE("a step clips as the manual form does, in microbatches too, all or a g
 
 namespace {
 
-/// What clipping must leave of these gradients, in double.
+/// Expected gradients after clipping, in double.
 std::vector<double> clipped(std::vector<double> g, double max_norm, double order, double& norm) {
     norm = 0;
     for (const double x : g)
@@ -175,22 +175,21 @@ std::vector<double> clipped(std::vector<double> g, double max_norm, double order
 
 std::vector<double> gradients_of(Net& net) {
     std::vector<double> all;
-    for (const small_net::Array& array : small_net::gradients_of(net.used))
-        all.insert(all.end(), array.v.begin(), array.v.end());
+    for (const test::Array& array : test::gradients_of(net.used)) all.insert(all.end(), array.v.begin(), array.v.end());
     return all;
 }
 
 }  // namespace
 
-TEST_CASE("the manual form clips gradients where they lie, of plain and wrapped models") {
+TEST_CASE("the manual form clips gradients of plain and wrapped models in place") {
     for (const bool wrapped : {false, true})
         for (const double order : {1.0, 2.0, 3.5, infinity}) {
             INFO((wrapped ? "wrapped, order " : "plain, order ") << order);
             Net net = fresh_net();
             std::unique_ptr<Model> model;
-            if (wrapped) model = std::make_unique<Model>(fresh_net(), small_net::devices(3));
+            if (wrapped) model = std::make_unique<Model>(fresh_net(), test::cpu_devices(3));
             Net& trained = wrapped ? **model : net;
-            const small_net::Batch batch = batch_of(0);
+            const test::ConvNetBatch batch = batch_of(0);
             const auto backward = [&] {
                 nll_loss(wrapped ? model->forward(batch.images) : net.forward(batch.images), batch.labels).backward();
             };
@@ -214,12 +213,12 @@ TEST_CASE("the manual form clips gradients where they lie, of plain and wrapped 
         }
 }
 
-TEST_CASE("a norm that is not finite refuses the step where that is an error, and spreads where it is not") {
-    DataParallel<test::Kinked> model(test::seeded_kinked(), small_net::devices(3),
-                                     {.shards = 4, .reduction = ReductionMode::slice_wise});
+TEST_CASE("a non-finite norm refuses the step if it is an error and spreads otherwise") {
+    DataParallel<test::KinkNet> model(test::seeded_kink_net(), test::cpu_devices(3),
+                                      {.shards = 4, .reduction = ReductionMode::slice_wise});
     SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
     const auto step = [&](bool spoiled, const StepOptions& how) {
-        const Tensor x = test::kinked_rows(0, spoiled);
+        const Tensor x = test::kink_rows(0, spoiled);
         return model.step(sgd, x, x, test::mean_of_outputs, how);
     };
     for (const double order : {1.0, 2.0, 3.5, infinity}) {
@@ -240,7 +239,7 @@ TEST_CASE("a norm that is not finite refuses the step where that is an error, an
     CHECK(std::isnan(model->first.weight->to_vector<float>()[0]));
 }
 
-TEST_CASE("likewise in the manual form, with the gradients as they were") {
+TEST_CASE("the manual form throws on a non-finite norm and keeps the gradients, or lets it spread") {
     Net net = fresh_net();
     const Parameter& weight = net.used.fc1.weight;
     weight->set_grad(Tensor::full(weight->shape(), infinity));
@@ -250,10 +249,10 @@ TEST_CASE("likewise in the manual form, with the gradients as they were") {
     CHECK(std::isnan(weight->grad().to_vector<float>()[0]));
 }
 
-TEST_CASE("what cannot be clipped is refused before anything runs") {
-    Model model(fresh_net(), small_net::devices(1));
+TEST_CASE("invalid clipping is rejected before anything runs") {
+    Model model(fresh_net(), test::cpu_devices(1));
     SGD sgd(model);
-    const small_net::Batch batch = batch_of(0);
+    const test::ConvNetBatch batch = batch_of(0);
     const auto refused = [&](const GradientClip& clip) {
         try {
             model.step(sgd, batch.images, batch.labels, nll_loss, {.clip = {clip}});

@@ -1,19 +1,20 @@
-// Communication hooks: what they are given, what becomes of what they return, and PowerSGD against sums in double.
+// Communication hooks: their arguments, the use of their results, and PowerSGD compared with sums in double.
 #include <cmath>
 #include <numeric>
 
 #include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/power_sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/two_layers.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
-using namespace two_layers;
+using namespace lockstep::test;
 
 namespace {
+
+using Net = Mlp<6, 5, 3>;
 
 /// Rows of a rank.
 struct Rows {
@@ -35,28 +36,28 @@ std::map<std::string, Values> gradients_of(Net& net) {
     return result;
 }
 
-/// Of one rank's rows on one plain module.
+/// Gradients of one rank's rows on one plain module.
 std::map<std::string, Values> own_gradients(int rank) {
-    Net net = seeded();
+    Net net = seeded_mlp();
     const Rows rows(rank);
-    loss_of(net.forward(rows.x), rows.y).backward();
+    squared_error(net.forward(rows.x), rows.y).backward();
     return gradients_of(net);
 }
 
 void expect_close(const Values& found, const Values& wanted, double tolerance, const std::string& what) {
-    expect(found.size() == wanted.size(), what + ": another size");
+    expect(found.size() == wanted.size(), what + ": different size");
     for (std::size_t i = 0; i < wanted.size(); ++i)
         expect(std::abs(found[i] - wanted[i]) <= tolerance * (1 + std::abs(wanted[i])),
                fmt::format("{}: element {} is {}, not {}", what, i, found[i], wanted[i]));
 }
 
-/// Forward and backward of this rank's rows under `hook`; the gradients that every rank then has.
+/// Forward and backward of this rank's rows under `hook`; returns the gradients, which every rank then has.
 std::map<std::string, Values> hooked(ProcessGroup& group, CommunicationHook hook,
                                      const DistributedDataParallelOptions& options = {}) {
-    DistributedDataParallel model(seeded(), group, options);
+    DistributedDataParallel model(seeded_mlp(), group, options);
     model.register_comm_hook(group, std::move(hook));
     const Rows rows(group.rank());
-    loss_of(model.forward(rows.x), rows.y).backward();
+    squared_error(model.forward(rows.x), rows.y).backward();
     model.synchronize();
     return gradients_of(model.module());
 }
@@ -84,7 +85,7 @@ double full_rank(int rank, std::int64_t r, std::int64_t c) {
            3 * std::cos(static_cast<double>(r)) * std::sin(0.5 + static_cast<double>(c));
 }
 
-/// The best approximation of rank 1 of a matrix in double, by very many steps of power iteration.
+/// The best approximation of rank 1 of a matrix in double, by many steps of power iteration.
 std::vector<double> best_of_rank_1(const std::vector<double>& matrix, std::size_t rows, std::size_t columns) {
     std::vector<double> right(columns, 1), left(rows);
     for (int i = 0; i < 2000; ++i) {
@@ -107,7 +108,7 @@ std::vector<double> best_of_rank_1(const std::vector<double>& matrix, std::size_
 
 }  // namespace
 
-TEST_CASE("a hook is given the rank's whole own sum, and the mean of what it returns is the gradient") {
+TEST_CASE("a hook gets the rank's local sum, and the mean of the hooks' results is the gradient") {
     for (const std::size_t bucket_bytes : {0, 64}) {
         CHECK(on_ranks(3, [&](ProcessGroup& group) {
                   const auto own = own_gradients(group.rank());
@@ -116,8 +117,8 @@ TEST_CASE("a hook is given the rank's whole own sum, and the mean of what it ret
                   const auto found =
                       hooked(group,
                              [&](const GradientBucket& bucket, ProcessGroup& ranks) {
-                                 expect(bucket.index() == next++, "the buckets come in another order");
-                                 expect(last == 0, "a bucket after the last one");
+                                 expect(bucket.index() == next++, "the buckets are in another order");
+                                 expect(last == 0, "a bucket follows the last one");
                                  if (bucket.is_last()) ++last;
                                  const auto views = bucket.gradients();
                                  for (std::size_t i = 0; i < views.size(); ++i) {
@@ -126,12 +127,12 @@ TEST_CASE("a hook is given the rank's whole own sum, and the mean of what it ret
                                      const auto piece = views[i].to_vector<float>();
                                      all.insert(all.end(), piece.begin(), piece.end());
                                      expect(!part.whole || views[i].dims() == (part.name.ends_with("bias") ? 1 : 2),
-                                            "a view has another shape than its parameter");
+                                            "the shapes of a view and its parameter differ");
                                  }
                                  return all_reduce_hook()(bucket, ranks);
                              },
                              {.bucket_bytes = bucket_bytes});
-                  expect(last == 1 && (bucket_bytes == 0 || next > 2), "not all buckets came");
+                  expect(last == 1 && (bucket_bytes == 0 || next > 2), "buckets are missing");
                   for (const auto& [name, values] : own) {
                       expect_close(given[name], values, 1e-6, "given: " + name);
                       Values mean(values.size(), 0);
@@ -145,14 +146,14 @@ TEST_CASE("a hook is given the rank's whole own sum, and the mean of what it ret
     }
 }
 
-TEST_CASE("16 bits: gradients are close to the mean, and no more than 16 bits of them came through") {
+TEST_CASE("with 16-bit hooks, gradients are close to the mean and have 16-bit precision") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               for (const DType dtype : {DType::f16, DType::bf16}) {
                   const auto hook = dtype == DType::f16 ? fp16_compress_hook() : bf16_compress_hook();
                   const auto a = own_gradients(0), b = own_gradients(1);
                   for (const auto& [name, values] : hooked(group, hook)) {
                       const Tensor found = Tensor::from(values, Shape{static_cast<std::int64_t>(values.size())});
-                      expect(found.to(dtype).to(DType::f32).to_vector<float>() == values, name + " has more bits");
+                      expect(found.to(dtype).to(DType::f32).to_vector<float>() == values, name + " has more precision");
                       Values mean;
                       for (std::size_t i = 0; i < values.size(); ++i)
                           mean.push_back((a.at(name)[i] + b.at(name)[i]) / 2);
@@ -162,11 +163,11 @@ TEST_CASE("16 bits: gradients are close to the mean, and no more than 16 bits of
           }) == "");
 }
 
-TEST_CASE("steps under a hook train as without one, on every rank alike") {
+TEST_CASE("steps with a hook train as without one, identically on every rank") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const Rows rows(7);
               const auto train = [&](bool with_hook) {
-                  DistributedDataParallel model(seeded(), group, {.bucket_bytes = 64});
+                  DistributedDataParallel model(seeded_mlp(), group, {.bucket_bytes = 64});
                   if (with_hook) model.register_comm_hook(group, all_reduce_hook());
                   SGD sgd(model, {.lr = 0.1, .momentum = 0.5});
                   for (int i = 0; i < 4; ++i) (void)model.step(sgd, rows.x, rows.y, mse_loss).item();
@@ -177,29 +178,29 @@ TEST_CASE("steps under a hook train as without one, on every rank alike") {
           }) == "");
 }
 
-TEST_CASE("hooks that fail or return what does not fit end the training on all ranks, by name") {
+TEST_CASE("hooks that fail or return a mismatched tensor end training on all ranks with an error that names them") {
     const auto fails = [](const std::string& part, const CommunicationHook& hook) {
         CHECK(on_ranks(2, [&](ProcessGroup& group) {
                   expect_throws<CommunicationError>("communication hook", [&] { hooked(group, hook); });
                   expect_throws<CommunicationError>(part, [&] { hooked(group, hook); });
               }) == "");
     };
-    fails("of shape (2,)", [](const GradientBucket&, ProcessGroup&) { return Tensor::zeros({2}); });
+    fails(" of shape (2,)", [](const GradientBucket&, ProcessGroup&) { return Tensor::zeros({2}); });
     fails("and f64 on", [](const GradientBucket& b, ProcessGroup&) { return b.buffer().to(DType::f64); });
     fails("an undefined tensor", [](const GradientBucket&, ProcessGroup&) { return Tensor(); });
-    fails("no luck on rank 1", [](const GradientBucket& bucket, ProcessGroup& group) {
-        if (group.rank() == 1) throw Error("no luck on rank 1");
+    fails("planted error on rank 1", [](const GradientBucket& bucket, ProcessGroup& group) {
+        if (group.rank() == 1) throw Error("planted error on rank 1");
         return all_reduce_hook()(bucket, group);
     });
 }
 
-TEST_CASE("a hook is registered once, and before training") {
+TEST_CASE("a hook is registered once, before training") {
     CHECK(on_ranks(1, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               model.register_comm_hook(group, all_reduce_hook());
               expect_throws<InvalidArgument>("can only be called once",
                                              [&] { model.register_comm_hook(group, all_reduce_hook()); });
-              DistributedDataParallel trained(seeded(), group);
+              DistributedDataParallel trained(seeded_mlp(), group);
               (void)trained.forward(Rows(0).x);
               expect_throws<InvalidArgument>("training has begun",
                                              [&] { trained.register_comm_hook(group, all_reduce_hook()); });
@@ -210,7 +211,7 @@ TEST_CASE("a hook is registered once, and before training") {
     CHECK_NOTHROW(power_sgd_hook({.start_iteration = 0, .use_error_feedback = false, .warm_start = false}));
 }
 
-TEST_CASE("PowerSGD is exact where the sum has no higher rank, and for vectors and small matrices") {
+TEST_CASE("PowerSGD is exact for sums of low rank, vectors and small matrices") {
     const auto low_rank = [](int rank, std::int64_t r, std::int64_t c) {
         return (rank + 1.0) * std::cos(static_cast<double>(r)) * std::sin(1 + static_cast<double>(c)) +
                (rank - 3.0) * static_cast<double>(r - 4) * std::cos(2 + static_cast<double>(c));
@@ -227,7 +228,7 @@ TEST_CASE("PowerSGD is exact where the sum has no higher rank, and for vectors a
                   const Tensor found = hook(bucket_of(own, 12, 20), group);
                   expect_close(found.to_vector<float>(), wanted, 1e-4, fmt::format("backward {}", i));
               }
-              // (4, 5) with rank 2: 18 numbers instead of 20 are not worth it.
+              // (4, 5) with rank 2: sending 18 numbers instead of 20 is not worthwhile.
               const auto small = power_sgd_hook({.rank = 2, .start_iteration = 2});
               for (int i = 0; i < 4; ++i) {
                   Values wanted(4 * 5 + 3, 0);
@@ -241,7 +242,7 @@ TEST_CASE("PowerSGD is exact where the sum has no higher rank, and for vectors a
           }) == "");
 }
 
-TEST_CASE("PowerSGD comes to the best approximation, and with error feedback nothing is lost for good") {
+TEST_CASE("PowerSGD converges to the best approximation, and error feedback loses nothing permanently") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               constexpr std::int64_t rows = 10, columns = 14;
               std::vector<double> sum(rows * columns, 0);
@@ -277,16 +278,16 @@ TEST_CASE("PowerSGD comes to the best approximation, and with error feedback not
           }) == "");
 }
 
-TEST_CASE("PowerSGD trains: the loss falls, and all ranks stay alike") {
+TEST_CASE("training with PowerSGD reduces the loss, and all ranks stay identical") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group, {.bucket_bytes = 64});
+              DistributedDataParallel model(seeded_mlp(), group, {.bucket_bytes = 64});
               model.register_comm_hook(group, power_sgd_hook({.start_iteration = 2, .min_compression_rate = 1}));
               SGD sgd(model, {.lr = 0.05});
               const Rows rows(9);
               const double first = model.step(sgd, rows.x, rows.y, mse_loss).item();
               double last = first;
               for (int i = 0; i < 60; ++i) last = model.step(sgd, rows.x, rows.y, mse_loss).item();
-              expect(last < 0.5 * first, fmt::format("the loss went from {} to {}", first, last));
+              expect(last < 0.5 * first, fmt::format("the loss changed from {} to {}", first, last));
               model.engine().verify_replicas();
           }) == "");
 }

@@ -13,10 +13,11 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -32,7 +33,7 @@ Tensor counted(float first) {
     return Tensor::from(values, {rows, 1});
 }
 
-/// What `weighted` must give: row r times the sum of the weights, and the sum of weight times first.
+/// Expected result of `weighted`: row r times the sum of the weights, and the sum of weight times first.
 Floats expected(const std::vector<std::pair<float, float>>& weights_and_firsts) {
     Floats values;
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -85,14 +86,14 @@ struct Summed : Scaled {
     }
 };
 
-/// Sum of squares against the sum of what is there.
+/// Squared error of the sum of the present tensors.
 Loss against(const Tensor& output, const std::pair<Tensor, Maybe>& target) {
     return mse_loss(output, target.second ? target.first + *target.second : target.first);
 }
 
 }  // namespace
 
-TEST_CASE("const and other containers of each kind are cut alike and put together again") {
+TEST_CASE("const and other containers of each kind are cut and reassembled in the same way") {
     DataParallel model(Flat{}, test::cpu_devices(3));
     std::vector<Tensor> list{counted(0), counted(10)};
     std::map<std::string, Tensor> named{{"a", counted(1)}, {"bcd", counted(2)}};
@@ -114,7 +115,7 @@ TEST_CASE("const and other containers of each kind are cut alike and put togethe
     for (const float value : all) total += value;
     CHECK(model->scale->grad().to_vector<float>() == Floats{total});
 
-    // Others are inside: other programs.
+    // Other content gives other programs.
     const Maybe nothing;
     list.clear();
     named.erase("bcd");
@@ -124,7 +125,7 @@ TEST_CASE("const and other containers of each kind are cut alike and put togethe
           expected({{1, 0}, {1, 10}, {1, 1}, {1, 3}, {2, 4}, {0.5, 6}}));
 }
 
-TEST_CASE("nested containers come back as they are") {
+TEST_CASE("nested containers are returned with the same structure") {
     DataParallel model(Nested{}, test::cpu_devices(2));
     const std::optional<Deep> deep =
         Deep{{2, {{counted(0), counted(1)}, {counted(2), std::nullopt}}}, {-1, {}}, {3, {{counted(3), std::nullopt}}}};
@@ -150,7 +151,7 @@ TEST_CASE("nested containers come back as they are") {
           "no tensor among the inputs; expected at least one");
 }
 
-TEST_CASE("a step takes containers as input and as target") {
+TEST_CASE("a step accepts containers as input and as target") {
     // Scale s, sum x, target t: the loss is the mean of (s x - t)^2, its gradient the mean of 2 x (s x - t).
     for (const bool is_there : {true, false}) {
         DataParallel model(Summed{}, test::cpu_devices(3));
@@ -175,7 +176,7 @@ TEST_CASE("a step takes containers as input and as target") {
     }
 }
 
-TEST_CASE("tensors of different batch sizes inside of containers are refused") {
+TEST_CASE("tensors of different batch sizes inside containers are rejected") {
     DataParallel model(Summed{}, test::cpu_devices(2));
     const Maybe maybe = Tensor::zeros({6, 1});
     CHECK(message_of<InvalidArgument>([&] {

@@ -1,5 +1,5 @@
-// Which convolutions are computed directly: those of a wrapper that is told so, and all where LOCKSTEP_CONV=direct.
-// Winograd's give themselves away by the whole tiles to which they spread NaN. (The kernels: test_conv_engine.)
+// Convolutions that are computed directly: those of a wrapper with that option, and all with LOCKSTEP_CONV=direct.
+// Winograd's are recognized by the whole tiles to which they spread NaN. (The kernels: test_conv_engine.)
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
 
 namespace ls = lockstep;
 
@@ -33,7 +33,7 @@ Net seeded() {
 
 bool has_winograd() { return ls::instruction_set() != "generic"; }
 
-/// What LOCKSTEP_CONV says to this process.
+/// Whether LOCKSTEP_CONV selects direct convolutions for this process.
 bool direct_by_default() {
     const char* set = std::getenv("LOCKSTEP_CONV");
     return set != nullptr && std::string(set) == "direct";
@@ -46,9 +46,9 @@ ls::Tensor spoiled_images() {
     return ls::Tensor::from(values, {2, 32, 12, 12});
 }
 
-/// Two windows of 3x3 reach 5x5 elements of every channel. Winograd's first layer spreads NaN over its tile, 4x4; from
-/// there the second spreads it to 6x6, as windows do: on the border of a tile's input NaN reaches only outputs that use
-/// it.
+/// Two windows of 3x3 reach 5x5 elements of every channel. Winograd's first layer spreads NaN over its tile, 4x4; the
+/// second spreads it from there to 6x6, as windows do: on the border of a tile's input NaN reaches only outputs that
+/// use it.
 std::ptrdiff_t expected_nan(bool direct) { return 32 * (direct || !has_winograd() ? 25 : 36); }
 
 std::ptrdiff_t count_nan(const ls::Tensor& y) {
@@ -62,7 +62,7 @@ Gradients gradients_of(const Net& net) {
     return {net.first.weight->grad().to_vector<float>(), net.second.weight->grad().to_vector<float>()};
 }
 
-/// Gradients of the mean square of what `net` makes of `x`, outside of any wrapper.
+/// Gradients of the mean square of the output of `net` for `x`, without a wrapper.
 Gradients eager_gradients(const ls::Tensor& x, ls::ConvAlgorithm algorithm) {
     const ls::ComputeScope scope(1, true, algorithm);
     Net net = seeded();
@@ -73,7 +73,7 @@ Gradients eager_gradients(const ls::Tensor& x, ls::ConvAlgorithm algorithm) {
 
 }  // namespace
 
-TEST_CASE("a wrapper computes convolutions as it is told, or else as the environment says", "[convolution]") {
+TEST_CASE("a wrapper computes convolutions as set by its options, or else by the environment", "[convolution]") {
     using Choice = std::optional<ls::ConvAlgorithm>;
     for (const Choice choice : {Choice(), Choice(ls::ConvAlgorithm::automatic), Choice(ls::ConvAlgorithm::direct)}) {
         const bool direct = choice ? *choice == ls::ConvAlgorithm::direct : direct_by_default();
@@ -83,7 +83,7 @@ TEST_CASE("a wrapper computes convolutions as it is told, or else as the environ
     }
 }
 
-TEST_CASE("eager convolutions are computed as the environment says", "[convolution]") {
+TEST_CASE("eager convolutions are computed as set by the environment", "[convolution]") {
     Net net = seeded();
     ls::to(net, ls::Device::cpu(0));
     const ls::Tensor x = spoiled_images().to(ls::Device::cpu(0));
@@ -92,7 +92,7 @@ TEST_CASE("eager convolutions are computed as the environment says", "[convoluti
     CHECK(count_nan(net.forward(x)) == expected_nan(true));
 }
 
-TEST_CASE("the choice holds for gradients as well", "[convolution]") {
+TEST_CASE("the choice applies to gradients as well", "[convolution]") {
     ls::manual_seed(3);
     const ls::Tensor x = ls::Tensor::randn({2, 32, 12, 12});
     Gradients of_algorithm[2];

@@ -1,13 +1,14 @@
-// What a step copies between devices, one by one: docs/reduction.md has the list and the formulas.
+// Copies of a step between devices, one by one: docs/reduction.md has the list and the formulas.
 #include <numeric>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/internal/copy_count.h"
 #include "lockstep/runtime/status.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
 
@@ -19,7 +20,7 @@ struct Setting {
     int devices = 2;
     int shards = 0;  ///< 0: one per device
     ReductionMode reduction = ReductionMode::root;
-    std::size_t bucket_bytes = 0;
+    std::size_t bucket_bytes = std::size_t{1} << 20;  ///< the default depends on the caches of the machine
     std::int64_t rows = 64;
     int accumulation_steps = 1;
 };
@@ -32,16 +33,16 @@ public:
           shards_(setting.shards > 0 ? setting.shards : setting.devices),
           cut_(cut_batch(setting.rows, shards_)) {}
 
-    /// From here on the rows and shards of one microbatch.
+    /// The following rows and shards are those of one microbatch.
     void begin_microbatch(const BatchCut& cut) { cut_ = cut; }
     void end_microbatches() { cut_ = cut_batch(setting_.rows, shards_); }
 
-    /// Rows go straight to the device of their shard.
+    /// Rows are copied directly to the device of their shard.
     void scatter(std::size_t row_bytes) {
         for (int shard = 0; shard < cut_.present; ++shard)
             add(Device::host(), device_of(shard), row_bytes * static_cast<std::size_t>(cut_.rows_of(shard)));
     }
-    /// Device 0 reads the other shards' operands and every other shard takes the results.
+    /// Device 0 reads the other shards' operands, and every other shard reads the results.
     void across_shards(const std::vector<std::size_t>& operand_bytes) {
         for (int shard = 0; shard < cut_.present; ++shard)
             for (const std::size_t bytes : operand_bytes) {
@@ -55,7 +56,7 @@ public:
     }
     /// The sum of the weights, in microbatches.
     void pooled_weight() { to_all_others(sizeof(float)); }
-    /// One word of every shard, the agreed one to every device, and what the host learns of the step.
+    /// One word of every shard, the agreed one to every device, and the results of the step for the host.
     void status_and_loss() {
         for (int shard = 0; shard < cut_.present; ++shard) add(device_of(shard), Device::cpu(0), sizeof(StatusWord));
         to_all_others(sizeof(StatusWord));
@@ -125,7 +126,7 @@ private:
     Counts counts_;
 };
 
-/// What the fourth of four steps copies.
+/// Copies of the fourth of four steps.
 template <class Net>
 Counts copies_of_step(const Setting& setting, const Tensor& x, const Tensor& y) {
     EngineOptions options;
@@ -173,7 +174,7 @@ ExpectedCopies expected_dense(const Setting& setting, const std::vector<std::int
 
 }  // namespace
 
-TEST_CASE("two devices, a shard each: every copy of a step, by hand") {
+TEST_CASE("two devices with one shard each: every copy of a step, listed by hand") {
     const Setting setting;
     const Counts found = dense_copies(setting);
     const Device host = Device::host(), first = Device::cpu(0), second = Device::cpu(1);
@@ -191,7 +192,7 @@ TEST_CASE("two devices, a shard each: every copy of a step, by hand") {
     CHECK(found.at({first, host}).bytes == word + 4);
 }
 
-TEST_CASE("a shard a device: the parameters once in and once out for every other device, and the small ones") {
+TEST_CASE("one shard per device: parameters are copied in and out once per other device, and so are scalars") {
     for (const int devices : {1, 2, 3, 4, 5, 8})
         for (const std::int64_t rows : {64, 20, 5}) {
             Setting setting;
@@ -209,7 +210,7 @@ TEST_CASE("a shard a device: the parameters once in and once out for every other
         }
 }
 
-TEST_CASE("more shards than devices: partial sums by the formula, in both modes") {
+TEST_CASE("more shards than devices: partial sums follow the formula in both modes") {
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         for (const int devices : {1, 2, 3, 5, 8})
             for (const std::int64_t rows : {64, 20, 5}) {
@@ -224,7 +225,7 @@ TEST_CASE("more shards than devices: partial sums by the formula, in both modes"
             }
 }
 
-TEST_CASE("microbatches: partial sums once for each, parameters once, the targets twice") {
+TEST_CASE("microbatches: partial sums once each, parameters once, targets twice") {
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         for (const int devices : {1, 2, 3, 8})
             for (const int shards : {0, 8})
@@ -256,7 +257,7 @@ TEST_CASE("microbatches: partial sums once for each, parameters once, the target
                 }
 }
 
-TEST_CASE("slices: with a shard a device every device sends and receives as much as any other") {
+TEST_CASE("slices: with one shard per device, all devices send and receive the same amount") {
     Setting setting;
     setting.devices = setting.shards = 5;  // 130 pieces of 64 elements: 26 each
     setting.reduction = ReductionMode::slice_wise;
@@ -294,8 +295,8 @@ TEST_CASE("batch normalisation adds its pooled statistics and the buffers") {
         expected.status_and_loss();
         expected.buffers(2 * 64 * sizeof(float));     // running mean and variance, each at a multiple of 64
         expected.buffers(64 * sizeof(std::int64_t));  // num_batches_tracked
-        // From the last member to the first, each at a multiple of 64 elements: fc2 bias and weight, fc1 likewise,
-        // norm, conv. The bucket ends with the last element of conv's weights.
+        // From the last member to the first, each at a multiple of 64 elements: fc2 bias and weight, fc1 bias and
+        // weight, norm, conv. The bucket ends with the last element of conv's weights.
         expected.bucket(64 + 320 + 64 + 32 * 1152 + 64 + 64 + 64 + 200);
         check_equal(found, expected.counts());
     }

@@ -1,5 +1,5 @@
-// DistributedDataParallel: PyTorch's manual step, gradients that stay, what ranks must have in common, and what the
-// others hear when one cannot go on. Ranks are forked; each says what it found wrong.
+// DistributedDataParallel: PyTorch's manual step, accumulated gradients, properties that must be equal on all ranks,
+// and the errors on the others when one cannot continue. Ranks are forked; each returns its errors.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -15,11 +15,12 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/f64_regression.h"
+#include "lockstep/tests/fixtures/double_precision.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 using Lines = std::vector<std::string>;
 
 namespace {
@@ -70,7 +71,7 @@ std::vector<std::vector<float>> gradients(Net& net) {
     return result;
 }
 
-/// Of the whole batch on one plain module, `times` over.
+/// Gradients of the whole batch on one plain module, `times` over.
 std::vector<std::vector<float>> expected_gradients(const Data& data, int times) {
     Net net = seeded(1);
     for (int i = 0; i < times; ++i) loss_of(net.forward(data.x), data.y).backward();
@@ -87,7 +88,7 @@ void expect_close(const std::vector<std::vector<float>>& found, const std::vecto
 
 }  // namespace
 
-TEST_CASE("what a rank finds wrong is reported with its place") {
+TEST_CASE("an error on one rank is reported with its location") {
     constexpr int here = __LINE__;
     const std::string report = on_ranks(2, [](ProcessGroup& group) {
         expect(true, "right");
@@ -95,11 +96,11 @@ TEST_CASE("what a rank finds wrong is reported with its place") {
         if (group.rank() == 0) expect_throws<Error>("other", [] { throw Error("one"); });
     });
     const std::string place = "parallel/test_ddp.cpp:";
-    CHECK(report == "rank 0: " + place + std::to_string(here + 4) + ": 'one' does not say 'other'\nrank 1: " + place +
-                        std::to_string(here + 3) + ": wrong\n");
+    CHECK(report == "rank 0: " + place + std::to_string(here + 4) +
+                        ": 'one' does not contain 'other'\nrank 1: " + place + std::to_string(here + 3) + ": wrong\n");
 }
 
-TEST_CASE("the manual step leaves the mean of the ranks' gradients: that of the whole batch") {
+TEST_CASE("the manual step leaves the mean of the ranks' gradients, that of the whole batch") {
     for (const int size : {1, 2, 3}) {
         INFO(size << " ranks");
         CHECK(on_ranks(size, [&](ProcessGroup& group) {
@@ -121,7 +122,7 @@ TEST_CASE("the manual step leaves the mean of the ranks' gradients: that of the 
     }
 }
 
-TEST_CASE("no_sync: gradients stay in their process until the next backward outside") {
+TEST_CASE("no_sync: gradients stay local until the next backward outside it") {
     const int size = GENERATE(2, 4);  // on one host, and on two
     if (size == 4 && !gloo_built_in()) return;
     CHECK(on_ranks(
@@ -138,7 +139,7 @@ TEST_CASE("no_sync: gradients stay in their process until the next backward outs
                       loss_of(single.forward(x), y.to(Device::host())).backward();
                       expect_close(gradients(model.module()), gradients(single), "within no_sync");
                   }
-                  const auto before = model.forward(x);  // not gone back yet
+                  const auto before = model.forward(x);  // its backward runs later
                   loss_of(before, y).backward();
                   expect_close(gradients(model.module()), expected_gradients(data, 2), "outside again");
                   loss_of(model.forward(x), y).backward();
@@ -156,7 +157,7 @@ TEST_CASE("no_sync: gradients stay in their process until the next backward outs
               no_limit, size == 4 ? 2 : 0) == "");
 }
 
-TEST_CASE("the ranks begin alike, and what differs between them is refused on all, by name") {
+TEST_CASE("ranks start identical, and differences between them are rejected on all ranks by name") {
     CHECK(on_ranks(3, [](ProcessGroup& group) {
               DistributedDataParallel model(seeded(static_cast<std::uint64_t>(group.rank())), group);
               model.engine().verify_replicas();
@@ -190,7 +191,7 @@ TEST_CASE("the ranks begin alike, and what differs between them is refused on al
           }) == "");
 }
 
-TEST_CASE("parameters without a gradient are named, or left alone when told to") {
+TEST_CASE("parameters without a gradient are named, or ignored on request") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const Tensor x = Tensor::randn({4, 6});
               Net net = seeded(1);
@@ -205,7 +206,7 @@ TEST_CASE("parameters without a gradient are named, or left alone when told to")
           }) == "");
 }
 
-TEST_CASE("static_graph: ranks that use different parameters end with an error that says so") {
+TEST_CASE("static_graph: ranks that use different parameters end with an error that explains it") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               Net net = seeded(1);
               net.both = group.rank() == 0;
@@ -217,7 +218,7 @@ TEST_CASE("static_graph: ranks that use different parameters end with an error t
           }) == "");
 }
 
-TEST_CASE("a step that one rank must refuse is refused on all, and training goes on") {
+TEST_CASE("a step that one rank must refuse is refused on all ranks, and training continues") {
     CHECK(on_ranks(3, [](ProcessGroup& group) {
               DistributedDataParallel model(seeded(1), group);
               SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
@@ -235,14 +236,14 @@ TEST_CASE("a step that one rank must refuse is refused on all, and training goes
               expect_throws<StepError>("target 17 in row 5 of the batch is out of range (shard 2, rank 2)",
                                        [&] { static_cast<void>(bad.item()); });
               expect(model->first.weight->to_vector<float>() == before, "the refused step changed a parameter");
-              expect(model.engine().steps_done() == 1, "the refused step counts");
+              expect(model.engine().steps_done() == 1, "the refused step was counted");
               expect(std::isfinite(step(1).item()), "the next step has no loss");
               expect(model->first.weight->to_vector<float>() != before, "the next step changed nothing");
               model.engine().verify_replicas();
           }) == "");
 }
 
-TEST_CASE("what several processes cannot do is refused") {
+TEST_CASE("features that several processes do not support are rejected") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               expect_throws<InvalidArgument>("slice-wise", [&] {
                   DistributedDataParallel(seeded(1), group, {.reduction = ReductionMode::slice_wise});
@@ -250,11 +251,11 @@ TEST_CASE("what several processes cannot do is refused") {
           }) == "");
 }
 
-TEST_CASE("a rank that is killed in the middle of training ends the others with an error that names it") {
+TEST_CASE("if a rank is killed during training, the others end with an error that names it") {
     const int last_step = GENERATE(0, 20);
     const test::TemporaryDirectory place;
     ForkedRanks ranks(3, [&](int rank) {
-        ::mallopt(M_PERTURB, 90);  // where nothing has come from the others there is garbage
+        ::mallopt(M_PERTURB, 90);  // memory that was not received contains garbage
         ProcessGroup group({.backend = "shm",
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
@@ -280,19 +281,18 @@ TEST_CASE("a rank that is killed in the middle of training ends the others with 
     CHECK(joined(ranks.finish()) == "rank 1: ended by signal 9\n");
 }
 
-TEST_CASE("an f64 model has settings and loss in f64") {
-    namespace f64 = f64_regression;
+TEST_CASE("an f64 model has f64 settings and loss") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              const f64::Data data;
-              const f64::Expected expected(data);
-              DistributedDataParallel<f64::Regression> model(data.net, group);
-              SGD sgd(model, f64::settings);
-              f64::Values losses;
-              for (int step = 0; step < f64::steps; ++step)
+              const F64Data data;
+              const F64Training expected(data);
+              DistributedDataParallel<F64Regression> model(data.net, group);
+              SGD sgd(model, f64_settings);
+              std::vector<double> losses;
+              for (int step = 0; step < F64Training::steps; ++step)
                   losses.push_back(model.step(sgd, data.x, data.y, mse_loss).item());
-              const double off_loss = f64::largest_difference(losses, expected.losses);
-              const double off = f64::largest_difference(f64::parameters_of(model.module()), expected.parameters);
-              expect(off_loss < f64::rounding && off < f64::rounding,
+              const double off_loss = largest_difference(losses, expected.losses);
+              const double off = largest_difference(f64_parameters_of(model.module()), expected.parameters);
+              expect(off_loss < f64_rounding && off < f64_rounding,
                      fmt::format("losses are off by {}, parameters by {}", off_loss, off));
           }) == "");
 }
@@ -306,7 +306,7 @@ struct Scaled {
 };
 }  // namespace
 
-TEST_CASE("host state that changed under a kept program, on all ranks or on one: all throw, none waits") {
+TEST_CASE("host state that changes behind a cached program, on all ranks or one, throws on all and none waits") {
     for (const bool on_all : {true, false})
         for (const bool manual : {true, false})
             CHECK(on_ranks(3, [&](ProcessGroup& group) {
@@ -319,7 +319,7 @@ TEST_CASE("host state that changed under a kept program, on all ranks or on one:
                           else
                               model.step(sgd, data.x, data.y, mse_loss);
                       };
-                      for (int i = 0; i < 10; ++i) step();  // the next repeat is looked at
+                      for (int i = 0; i < 10; ++i) step();  // the next repeat is checked
                       model.synchronize();
                       if (on_all || group.rank() == 1) model->scale = 2;
                       expect_throws<Error>("had the attributes (1, 0) and has (2, 0)", [&] {
@@ -329,7 +329,7 @@ TEST_CASE("host state that changed under a kept program, on all ranks or on one:
                   }) == "");
 }
 
-TEST_CASE("backward after an optimizer's step is refused on every rank, and training goes on") {
+TEST_CASE("backward after an optimizer's step is rejected on every rank, and training continues") {
     CHECK(on_ranks(2, [&](ProcessGroup& group) {
               DistributedDataParallel<Net> model(seeded(3), group);
               SGD sgd(model, {.lr = 0.01});

@@ -1,14 +1,14 @@
-// Several processes train to the checkpoint of one: with eight shards, whatever their number and the backend. Every run
-// is a job of its own.
+// Several processes train to the same checkpoint as one: with eight shards, for any number of processes and any
+// backend. Every run is a separate job.
 #include <cstdio>
 #include <map>
 
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/child_process.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/pairwise.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/pairwise.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using namespace lockstep;
 
@@ -21,7 +21,7 @@ struct TrainingRun {
     std::size_t bucket_bytes = std::size_t{1} << 20;
     int shards = 8;
     int delay_us = 0;  ///< longest delay that is injected before a piece of work
-    /// Which host a rank is on, as the shell computes it; empty: all are on one.
+    /// Host of a rank, in the shell's arithmetic; empty: all are on one.
     std::string host = {};
     std::string optimizer = "sgd";
 };
@@ -75,7 +75,7 @@ std::string checkpoint_of(const TrainingRun& run) {
     return test::get_bytes(file);
 }
 
-/// Of one process on one device.
+/// Checkpoint of one process on one device.
 const std::string& expected(const TrainingRun& run) {
     static std::map<std::string, std::string> known;
     std::string& bytes = known[run.net + std::to_string(run.rows) + "/" + std::to_string(run.shards) + run.optimizer];
@@ -106,8 +106,8 @@ void check(const TrainingRun& run) {
 
 }  // namespace
 
-// The full product, one option after the other, is hidden: it takes some 70 jobs.
-TEST_CASE("ddp: one checkpoint whatever the backend, the ranks, the buckets and the optimizer") {
+// The full product, one option after the other, is hidden: it takes about 70 jobs.
+TEST_CASE("ddp: the same checkpoint for every backend, number of ranks, bucket size and optimizer") {
     const std::vector<std::string> nets{"small", "normed", "cnn", "synced"}, backends{"shm", "gloo", "mpi"},
         optimizers{"sgd", "adam", "adamw", "rmsprop", "adagrad", "lion"};
     const std::vector<std::int64_t> rows{133, 148};  // last batches of 5 and of 20 rows
@@ -129,13 +129,13 @@ TEST_CASE("ddp: one checkpoint whatever the backend, the ranks, the buckets and 
     }
 }
 
-TEST_CASE("ddp by shared memory: one checkpoint for all networks, rows and numbers of ranks", "[.full]") {
+TEST_CASE("ddp over shared memory: the same checkpoint for all networks, rows and numbers of ranks", "[.full]") {
     for (const char* net : {"small", "normed", "cnn"})
         for (const std::int64_t rows : {404, 389})
             for (const int ranks : {1, 2, 3, 4, 8}) check({.net = net, .ranks = ranks, .rows = rows});
 }
 
-TEST_CASE("ddp over several hosts: the same checkpoint, whoever shares one") {
+TEST_CASE("ddp over several hosts: the same checkpoint for any placement of ranks") {
     if (!built_in("gloo")) {
         std::printf("skipped: gloo was not built in\n");
         return;
@@ -151,7 +151,7 @@ TEST_CASE("ddp over several hosts: the same checkpoint, whoever shares one") {
     check({.net = "small", .backend = "gloo", .ranks = 4, .host = "RANK / 2"});
 }
 
-TEST_CASE("ddp: synchronised batch normalisation gives the bits of one device", "[.full]") {
+TEST_CASE("ddp: synchronised batch normalisation is bit-identical to one device", "[.full]") {
     for (const int ranks : {2, 3, 8}) check({.net = "synced", .ranks = ranks, .rows = 389});
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("ddp: fewer shards than ranks") {
     check({.net = "normed", .ranks = 4, .rows = 389, .shards = 3});
 }
 
-TEST_CASE("ddp by gloo and mpi: the same checkpoint", "[.full]") {
+TEST_CASE("ddp over gloo and mpi: the same checkpoint", "[.full]") {
     for (const char* backend : {"gloo", "mpi"}) {
         if (!built_in(backend)) {
             std::printf("skipped: %s was not built in\n", backend);
@@ -180,7 +180,7 @@ TEST_CASE("ddp by gloo and mpi: the same checkpoint", "[.full]") {
     }
 }
 
-TEST_CASE("ddp: every optimizer gives the bits of one device", "[.full]") {
+TEST_CASE("ddp: every optimizer is bit-identical to one device", "[.full]") {
     for (const char* optimizer : {"adam", "rmsprop", "adagrad", "lion"})
         for (const int ranks : {2, 4}) check({.ranks = ranks, .optimizer = optimizer});
     for (const char* backend : {"shm", "gloo", "mpi"}) {
@@ -194,7 +194,7 @@ TEST_CASE("ddp: every optimizer gives the bits of one device", "[.full]") {
     }
 }
 
-TEST_CASE("ddp: another number of shards gives other bits, so the comparison can fail") {
+TEST_CASE("ddp: another number of shards changes the bits, so the comparison can fail") {
     const std::string eight = expected({});
     CHECK_FALSE((checkpoint_of({.shards = 7}) == eight));
 }

@@ -1,6 +1,6 @@
-// Whatever happens to one rank of a job that trains, wherever it happens: the others end in time with an error that
-// says who it was, and nothing is left behind. LOCKSTEP_FAULT_TRIALS: how many trials; LOCKSTEP_FAULT_SEED: of which. A
-// trial's number is the seed that begins with it. LOCKSTEP_FAULT_GRACE_MS: how late the others may be.
+// After any fault of one rank of a training job, at any place, the others end in time with an error that names it, and
+// nothing is left behind. LOCKSTEP_FAULT_TRIALS: number of trials; LOCKSTEP_FAULT_SEED: their first seed. A trial's
+// number is the seed that begins with it. LOCKSTEP_FAULT_GRACE_MS: how late the others may be.
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/prctl.h>
@@ -11,12 +11,12 @@
 
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cpu_devices.h"
-#include "lockstep/tests/parallel/fault_checks.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/faults.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
-using namespace fault_trial;
+using namespace lockstep::test;
 
 namespace {
 
@@ -29,7 +29,7 @@ std::vector<std::string> backends() {
     return names;
 }
 
-/// A port that was free just now. No server of ours: a process with threads cannot fork.
+/// A port that was free just now. Without a server in this process, because a process with threads cannot fork.
 int free_port() {
     const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -43,7 +43,7 @@ int free_port() {
     return ntohs(address.sin_port);
 }
 
-/// Does any process listen there?
+/// Whether any process listens there.
 bool listens(int port) {
     std::ifstream table("/proc/net/tcp");
     std::string line;
@@ -52,31 +52,32 @@ bool listens(int port) {
     return false;
 }
 
-void check(const Trial& trial) {
+void check(const FaultTrial& trial) {
     const std::string what = trial.str();
     INFO(what);
     test::TemporaryDirectory place;
     const int port = trial.tcp ? free_port() : 0;
-    const Meeting meeting{trial.tcp ? fmt::format("tcp://127.0.0.1:{}", port) : "file://" + (place / "store").string(),
-                          (place / "checkpoint").string(), timeout_of(trial)};
-    const auto shared_memory = files_in("/dev/shm");
-    const Board board;
+    const FaultMeeting meeting{
+        trial.tcp ? fmt::format("tcp://127.0.0.1:{}", port) : "file://" + (place / "store").string(),
+        (place / "checkpoint").string(), timeout_of(trial)};
+    const auto shared_memory = paths_in("/dev/shm");
+    const FaultBoard board;
     std::vector<std::vector<std::string>> said;
     {
-        const auto begin = Clock::now();
+        const auto begin = std::chrono::steady_clock::now();
         ForkedRanks ranks(trial.ranks, [&](int rank) {
             std::string text;
             try {
-                train(trial, rank, meeting, board);
+                train_until_fault(trial, rank, meeting, board);
             } catch (const std::exception& error) {
                 text = error.what();
             }
-            board->ended[rank] = Board::now();
+            board->ended[rank] = FaultBoard::now();
             return std::vector<std::string>{text};
         });
-        if (trial.place == Place::anywhere) {
+        if (trial.place == FaultPlace::anywhere) {
             std::this_thread::sleep_until(begin + std::chrono::microseconds(trial.delay_us));
-            board->event = Board::now();
+            board->event = FaultBoard::now();
             ranks.signal(trial.victim, trial.fault == Fault::killed ? SIGKILL : SIGSTOP);
         }
         test::comes_true([&] {
@@ -87,6 +88,7 @@ void check(const Trial& trial) {
         if (trial.fault == Fault::stopped) ranks.signal(trial.victim, SIGKILL);
         said = ranks.finish();
     }
+    if (const auto again = to_repeat(trial, board)) return check(*again);
     CHECK(board->event != 0);
     for (int rank = 0; rank < trial.ranks; ++rank) {
         const auto& lines = said[static_cast<std::size_t>(rank)];
@@ -94,23 +96,23 @@ void check(const Trial& trial) {
         if (rank == trial.victim && trial.fault != Fault::thrown) continue;
         REQUIRE(lines.size() == 1);
         CHECK(lines[0] != "");
-        if (rank != trial.victim) CHECK(tells_of(lines[0], trial.victim));
+        if (rank != trial.victim) CHECK(is_about(lines[0], trial.victim));
         CHECK(since_event(board, rank) <= timeout_of(trial) + grace());
         if (std::getenv("LOCKSTEP_FAULT_TRIALS"))
             fmt::print("{}\n    rank {} after {} ms: {}\n", what, rank, since_event(board, rank).count(), lines[0]);
     }
-    CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);  // there is no child, nor a child of one
+    CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);  // no child exists, nor a child of one
     CHECK(!(trial.tcp && listens(port)));
     CHECK(left_in("/dev/shm", shared_memory) == std::set<std::string>());
-    std::set<std::string> files = files_in(place.path());
-    if (trial.place == Place::save) files.erase(meeting.checkpoint + ".lock");  // which the next save takes over
+    std::set<std::string> files = paths_in(place.path());
+    if (trial.place == FaultPlace::save) files.erase(meeting.checkpoint + ".lock");  // the next save takes it over
     if (files.erase(meeting.checkpoint) > 0) CHECK_NOTHROW(SafetensorsFile(meeting.checkpoint));
     CHECK(files == std::set<std::string>());
 }
 
 }  // namespace
 
-TEST_CASE("whatever happens to a rank, the others end in time, and nothing is left") {
+TEST_CASE("after any fault of a rank, the others end in time and nothing is left behind") {
     REQUIRE(::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
     const int seed = number_from("LOCKSTEP_FAULT_SEED", static_cast<int>(std::random_device{}() % 1'000'000));
     fmt::print("seed {}\n", seed);

@@ -1,5 +1,5 @@
-// What DistributedDataParallel can be told: a graph that stays, buffers that are sent, the order of buckets; and what
-// only one rank does.
+// Options of DistributedDataParallel: a static graph, broadcast buffers, the order of buckets; and actions of only one
+// rank.
 #include <fstream>
 
 #include "lockstep/ops/functional.h"
@@ -10,11 +10,10 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
-using lockstep::test::TemporaryDirectory;
+using namespace lockstep::test;
 
 namespace {
 
@@ -26,7 +25,7 @@ struct Halves {
     Tensor forward(const Tensor& x) { return both ? first(x) + second(x) : first(x); }
 };
 
-/// Listed in another order than they are used.
+/// Listed in a different order than used.
 struct Shuffled {
     Linear b{8, 8}, d{8, 8}, a{8, 8}, c{8, 8};
     LOCKSTEP_MEMBERS(b, d, a, c)
@@ -50,8 +49,8 @@ struct Averaged {
 
 }  // namespace
 
-TEST_CASE("static_graph: unused parameters are left alone, and no others may be used later") {
-    const bool finds = GENERATE(false, true);  // find_unused_parameters rules nothing out of that
+TEST_CASE("static_graph: unused parameters are unchanged, and later steps must use the same parameters") {
+    const bool finds = GENERATE(false, true);  // find_unused_parameters does not change the result
     CHECK(on_ranks(2, [finds](ProcessGroup& group) {
               manual_seed(1);
               DistributedDataParallel model(Halves{}, group, {.find_unused_parameters = finds, .static_graph = true});
@@ -60,16 +59,16 @@ TEST_CASE("static_graph: unused parameters are left alone, and no others may be 
               const auto second = model->second.weight.tensor().to_vector<float>();
               for (int i = 0; i < 3; ++i) (void)model.step(sgd, x, y, mse_loss).item();
               (void)model.step(sgd, x.slice(0, 0, 6), y.slice(0, 0, 6), mse_loss).item();
-              expect(model->second.weight.tensor().to_vector<float>() == second, "what was not used has changed");
+              expect(model->second.weight.tensor().to_vector<float>() == second, "an unused parameter changed");
               model->both = true;
-              const Tensor other = Tensor::randn({4, 4}), target = Tensor::randn({4, 3});  // traced anew
+              const Tensor other = Tensor::randn({4, 4}), target = Tensor::randn({4, 3});  // traced again
               expect_throws<InvalidArgument>(
                   "the training graph has changed: second.bias gets a gradient now and did not",
                   [&] { model.step(sgd, other, target, mse_loss); });
           }) == "");
 }
 
-TEST_CASE("running statistics are the same on all ranks: of all ranks' rows, or of shard 0 as in PyTorch") {
+TEST_CASE("all ranks have the same running statistics: those of all ranks' rows, or of shard 0 as in PyTorch") {
     for (const bool longer : {false, true})
         for (const auto& [statistics, expected] :
              {std::pair{BatchNormStatistics::all_shards, 1.5f}, {BatchNormStatistics::shard0, 0.5f}}) {
@@ -92,7 +91,7 @@ TEST_CASE("running statistics are the same on all ranks: of all ranks' rows, or 
         }
 }
 
-TEST_CASE("broadcast_buffers: what rank 0 has written is used on all ranks") {
+TEST_CASE("broadcast_buffers: all ranks use the buffers that rank 0 wrote") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const auto mean_after = [&](bool broadcasts) {
                   DistributedDataParallel model(Normed{}, group, {.broadcast_buffers = broadcasts});
@@ -103,12 +102,13 @@ TEST_CASE("broadcast_buffers: what rank 0 has written is used on all ranks") {
                   model.synchronize();
                   return model->norm.running_mean->tensor().to_vector<float>()[0];
               };
-              expect(mean_after(true) == 10, "the buffer of rank 0 did not come");
-              expect(mean_after(false) == static_cast<float>(10 + group.rank()), "a buffer came unasked");
+              expect(mean_after(true) == 10, "the buffer of rank 0 was not received");
+              expect(mean_after(false) == static_cast<float>(10 + group.rank()),
+                     "a buffer was received without the option");
           }) == "");
 }
 
-TEST_CASE("buckets go in the order in which backward finishes them, whatever the order of members") {
+TEST_CASE("buckets follow the order in which backward completes gradients, for any order of members") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               manual_seed(1);
               DistributedDataParallel model(Shuffled{}, group, {.bucket_bytes = 300, .first_bucket_bytes = 300});
@@ -124,7 +124,7 @@ TEST_CASE("buckets go in the order in which backward finishes them, whatever the
           }) == "");
 }
 
-TEST_CASE("save writes on rank 0 alone") {
+TEST_CASE("save writes only on rank 0") {
     const TemporaryDirectory place;
     CHECK(on_ranks(2, [&](ProcessGroup& group) {
               DistributedDataParallel model(Halves{}, group);
@@ -137,7 +137,7 @@ TEST_CASE("save writes on rank 0 alone") {
           }) == "");
 }
 
-TEST_CASE("once_per_host: one rank prepares, the others wait, and all hear of a failure") {
+TEST_CASE("once_per_host: one rank prepares, the others wait, and a failure is thrown on all") {
     const TemporaryDirectory place;
     CHECK(on_ranks(3, [&](ProcessGroup& group) {
               group.once_per_host([&] {
@@ -151,7 +151,7 @@ TEST_CASE("once_per_host: one rank prepares, the others wait, and all hear of a 
               if (pair) {
                   bool own = false;
                   pair->once_per_host([&] { own = true; });
-                  expect(own == (group.rank() == 2), "another rank than the group's first prepared");
+                  expect(own == (group.rank() == 2), "a rank other than the group's first prepared");
               }
               const auto fail = [&] { group.once_per_host([] { throw Error("the disk is full"); }); };
               if (group.rank() == 0)
@@ -161,7 +161,7 @@ TEST_CASE("once_per_host: one rank prepares, the others wait, and all hear of a 
           }) == "");
 }
 
-TEST_CASE("a rank that calls something else while others train is named as such, not as one with another forward") {
+TEST_CASE("a rank that makes another call during training is reported as such, not as one with another forward") {
     for (const int trains : {0, 1})
         CHECK(on_ranks(
                   2,

@@ -1,23 +1,24 @@
 // Backward hides communication, shown by handshakes: backward waits for the sums of buckets that were ready before, or
-// the sums wait for backward. If one held the other up, the step would never end.
+// the sums wait for backward. If one delayed the other, the step would never end.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cpu_devices.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/test_operations.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 namespace ls = lockstep;
-using lockstep::testing::expect;
+using lockstep::test::expect;
 
 namespace {
 
@@ -29,7 +30,7 @@ constexpr std::size_t layer_bytes = (64 * 64 + 64) * sizeof(float);
 struct Layer {
     ls::Linear fc{64, 64};
     LOCKSTEP_MEMBERS(fc)
-    ls::Tensor operator()(const ls::Tensor& x) const { return test_operations::touch(fc(x)); }
+    ls::Tensor operator()(const ls::Tensor& x) const { return lockstep::test::call_hook(fc(x)); }
 };
 struct Net {
     Layer a, b, c, d, e, f;
@@ -37,7 +38,7 @@ struct Net {
     ls::Tensor forward(const ls::Tensor& x) const { return f(e(d(c(b(a(x)))))); }
 };
 
-/// How far the step of this rank has come.
+/// Progress of this rank's step.
 struct Progress {
     std::atomic<int> layers_begun{0}, sums_begun{0}, sums_done{0};
 };
@@ -67,10 +68,10 @@ std::unique_ptr<ls::Kernel> make_sum(const ls::TreeSum&, ls::KernelRequest& requ
 }
 
 void wait_until(const std::function<bool()>& condition, const char* what) {
-    if (!ls::test::comes_true(condition)) throw ls::Error(fmt::format("{} did not come true", what));
+    if (!ls::test::comes_true(condition)) throw ls::Error(fmt::format("{} did not happen", what));
 }
 
-/// What the log says of one step.
+/// Log entries of one step.
 struct Logged {
     int buckets = 0, begun_in_backward = 0;
 };
@@ -81,7 +82,7 @@ Logged logged(const ls::LoggedStep& step) {
     for (const ls::StepSpan& span : step.spans)
         if (span.kind == ls::SpanKind::backward) backward_end = std::max(backward_end, span.end);
     for (const ls::StepSpan& span : step.spans)
-        if (span.name == "all_to_all") {  // with which every bucket begins
+        if (span.name == "all_to_all") {  // every bucket begins with it
             ++result.buckets;
             result.begun_in_backward += span.begin < backward_end ? 1 : 0;
         }
@@ -92,14 +93,14 @@ Logged logged(const ls::LoggedStep& step) {
 void check(std::size_t bucket_bytes, const std::function<void(int)>& in_backward,
            const std::function<void()>& inside_sum,
            const std::function<void(const Logged&, const ls::StepSplit&)>& check_step) {
-    CHECK(ls::testing::on_ranks(2, [&](ls::ProcessGroup& group) {
+    CHECK(ls::test::on_ranks(2, [&](ls::ProcessGroup& group) {
               ls::KernelTable::of(ls::DeviceKind::cpu).add<ls::TreeSum, make_sum>();
               ls::DistributedDataParallel model(Net{}, group, {.bucket_bytes = bucket_bytes});
               ls::SGD sgd(model, {.lr = 0.01});
               const ls::Tensor x = ls::Tensor::randn({8, 64}), y = ls::Tensor::randn({8, 64});
               static_cast<void>(model.step(sgd, x, y, ls::mse_loss).item());
               model.synchronize();
-              test_operations::hook().backward = [&](int) { in_backward(progress().layers_begun++); };
+              lockstep::test::kernel_hook().backward = [&](int) { in_backward(progress().layers_begun++); };
               in_sum() = inside_sum;
               constexpr int steps = 4;
               model.engine().log_steps(steps);
@@ -118,11 +119,11 @@ void check(std::size_t bucket_bytes, const std::function<void(int)>& in_backward
 
 }  // namespace
 
-TEST_CASE("overlap: a bucket is summed while the layers before it go back") {
+TEST_CASE("overlap: a bucket is summed during the backward of earlier layers") {
     check(
         layer_bytes,
         [](int layers_done) {
-            wait_until([=] { return progress().sums_done >= layers_done; }, "the sum of the buckets that are ready");
+            wait_until([=] { return progress().sums_done >= layers_done; }, "the sum of ready buckets");
         },
         [] {},
         [](const Logged& log, const ls::StepSplit& split) {
@@ -149,11 +150,11 @@ TEST_CASE("overlap: backward does not wait for communication") {
         });
 }
 
-TEST_CASE("overlap: one bucket of all gradients is summed after backward") {
+TEST_CASE("overlap: a single bucket of all gradients is summed after backward") {
     check(
-        layers * layer_bytes, [](int) { expect(progress().sums_begun == 0, "a sum has begun in backward"); }, [] {},
+        layers * layer_bytes, [](int) { expect(progress().sums_begun == 0, "a sum began in backward"); }, [] {},
         [](const Logged& log, const ls::StepSplit& split) {
-            expect(log.buckets == 1 && log.begun_in_backward == 0, "not one bucket after backward");
+            expect(log.buckets == 1 && log.begun_in_backward == 0, "the number of buckets after backward is not one");
             expect(split.exposed > 0, "the log shows no communication as exposed");
         });
 }

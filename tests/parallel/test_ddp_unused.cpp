@@ -1,5 +1,5 @@
 // find_unused_parameters: parameters that all ranks, some of them or none use. The reference is one plain module, which
-// adds up the gradients of all ranks, or DataParallel, whose masks make zeros of what a rank does not use.
+// adds up the gradients of all ranks, or DataParallel, whose masks zero the values that a rank does not use.
 #include <array>
 #include <cmath>
 #include <map>
@@ -13,15 +13,16 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
-/// Head 0 is the first, 1 the second, with another layer before it and one more after it, 2 both; nobody uses the last
-/// one.
+/// Head 0 uses `first`; head 1 uses `second`, with another layer before it and one after it; head 2 uses both. `never`
+/// is unused.
 struct Heads {
     Linear start{8, 12}, early{8, 12}, first{12, 5}, second{12, 5}, more{5, 5}, never{12, 5};
     BatchNorm2d norm{3};
@@ -36,7 +37,7 @@ struct Heads {
     }
 };
 
-/// Computes both heads where ranks use different ones: `mask` and `other` take what a row uses.
+/// Computes both heads if ranks use different ones: `mask` and `other` select the head that a row uses.
 struct Masked : Heads {
     Tensor forward(const Tensor& x, const Tensor& mask, const Tensor& other, int head) {
         if (head >= 0) return Heads::forward(x, head);
@@ -53,7 +54,7 @@ Net seeded() {
 
 using Values = std::vector<float>;
 
-/// By name; empty where there is none.
+/// By name; empty if a parameter has no gradient.
 template <class Net>
 std::map<std::string, Values> gradients_of(Net& net) {
     std::map<std::string, Values> result;
@@ -99,7 +100,7 @@ Tensor loss_of(const Tensor& output, const Tensor& target) {
     return sum(difference * difference) * (1.0 / static_cast<double>(target.numel()));
 }
 
-/// Which head a rank uses. Step 0: each another; 1 and 4: all the same; 3: rank 0 alone both.
+/// The head that a rank uses. Step 0: a different one on each; 1 and 4: the same on all; 3: both on rank 0 only.
 int head_of(int rank, int step) {
     constexpr std::array<std::array<int, 5>, 4> heads{
         {{0, 0, 1, 2, 0}, {1, 0, 1, 0, 0}, {0, 0, 0, 0, 0}, {2, 0, 1, 0, 0}}};
@@ -108,7 +109,7 @@ int head_of(int rank, int step) {
 constexpr int steps = 5;
 constexpr SgdOptions settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.1};
 
-/// All batches of a step one after the other: what a rank does not use gets nothing from it.
+/// All batches of a step one after the other: parameters that a rank does not use get nothing from it.
 void reference_backward(Heads& net, int ranks, int step) {
     for (int rank = 0; rank < ranks; ++rank) {
         const Rows rows(rank, step);
@@ -127,7 +128,7 @@ void train_longer(ProcessGroup& group, DistributedDataParallelOptions options, b
     if (hook) model.register_comm_hook(group, all_reduce_hook());
     model.eval();
     Heads net = seeded();
-    set_training(net, false);  // every rank normalises alike
+    set_training(net, false);  // every rank normalizes in the same way
     SGD sgd(model, settings), plain(net, settings);
     for (int step = 0; step < steps; ++step) {
         sgd.zero_grad();
@@ -141,7 +142,7 @@ void train_longer(ProcessGroup& group, DistributedDataParallelOptions options, b
     model.engine().verify_replicas();
     expect_close(values_of(model.module()), values_of(net), 1e-5, "parameters");
     expect(model->never.weight.tensor().to_vector<float>() == seeded().never.weight.tensor().to_vector<float>(),
-           "what nobody uses has changed");
+           "an unused parameter changed");
 }
 
 bool gloo_built_in() {
@@ -152,11 +153,11 @@ bool gloo_built_in() {
 
 }  // namespace
 
-TEST_CASE("what some ranks use gets the mean over all, with zeros of the others; what none uses is left alone") {
+TEST_CASE("parameters used on some ranks get the mean with zeros from the others, and unused ones are unchanged") {
     const int size = GENERATE(2, 3, 4);  // four: on two hosts
     if (size == 4 && !gloo_built_in()) return;
     struct Case {
-        int shards;  // a rank
+        int shards;  // per rank
         std::size_t bucket;
         ReductionMode reduction;
     };
@@ -172,11 +173,11 @@ TEST_CASE("what some ranks use gets the mean over all, with zeros of the others;
     }
 }
 
-TEST_CASE("communication hooks get zeros, too") {
+TEST_CASE("communication hooks also get zeros") {
     CHECK(on_ranks(3, [](ProcessGroup& group) { train_longer(group, {}, true); }) == "");
 }
 
-TEST_CASE("a step of a global batch has the bits of DataParallel with masks") {
+TEST_CASE("a step on a global batch is bit-identical to DataParallel with masks") {
     constexpr int shards = 6, chunk = 4;
     const int rows = GENERATE(22, 24);  // 2 rows in the last shard, or 4
     for (const int size : {1, 2, 3})
@@ -235,7 +236,7 @@ TEST_CASE("a rank without rows uses nothing") {
           }) == "");
 }
 
-TEST_CASE("what was used within no_sync counts as used by the backward that brings gradients together") {
+TEST_CASE("parameters used within no_sync count as used by the backward that reduces gradients") {
     for (const bool fast : {false, true})
         CHECK(on_ranks(3, [&](ProcessGroup& group) {
                   DistributedDataParallel model(
@@ -244,13 +245,13 @@ TEST_CASE("what was used within no_sync counts as used by the backward that brin
                   model.eval();
                   Heads net = seeded();
                   set_training(net, false);
-                  for (int round = 0; round < 2; ++round) {  // the second one adds to what the first has left
+                  for (int round = 0; round < 2; ++round) {  // the second one adds to the gradients of the first
                       {
                           const auto apart = model.no_sync();
                           backward(model, group.rank(), 0);  // heads 0, 1 and 0
                       }
                       expect(gradients_of(model.module())["second.weight"].empty() == (group.rank() != 1 && round == 0),
-                             "no_sync has told the others");
+                             "no_sync communicated");
                       backward(model, group.rank(), 1);  // head 0
                       for (const int step : {0, 1}) reference_backward(net, group.size(), step);
                       expect_close(gradients_of(model.module()), gradients_of(net), 1e-5,
@@ -259,7 +260,7 @@ TEST_CASE("what was used within no_sync counts as used by the backward that brin
               }) == "");
 }
 
-TEST_CASE("a backward whose forward does not know of later gradients of this rank alone is an error") {
+TEST_CASE("a backward whose forward lacks later gradients of this rank is an error") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               DistributedDataParallel model(seeded(), group, {.find_unused_parameters = true});
               const auto apart = [&](int head) {
@@ -274,7 +275,7 @@ TEST_CASE("a backward whose forward does not know of later gradients of this ran
           }) == "");
 }
 
-TEST_CASE("join: a rank that has no batch left brings zeros for what the others use") {
+TEST_CASE("join: a rank without batches contributes zeros for parameters that the others use") {
     CHECK(on_ranks(3, [](ProcessGroup& group) {
               DistributedDataParallel model(seeded(), group, {.find_unused_parameters = true});
               model.eval();
@@ -304,7 +305,7 @@ TEST_CASE("join: a rank that has no batch left brings zeros for what the others 
           }) == "");
 }
 
-TEST_CASE("without find_unused_parameters it is an error that names them; all ranks must look for them") {
+TEST_CASE("without find_unused_parameters, unused parameters are an error that names them, and ranks must agree") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               DistributedDataParallel model(seeded(), group);
               expect_throws<InvalidArgument>(
@@ -316,7 +317,7 @@ TEST_CASE("without find_unused_parameters it is an error that names them; all ra
           }) == "");
 }
 
-TEST_CASE("a rank that has left is not waited for") {
+TEST_CASE("ranks do not wait for one that has left") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const auto train = [&] {
                   DistributedDataParallel model(seeded(), group, {.find_unused_parameters = true});

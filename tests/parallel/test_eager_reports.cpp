@@ -1,14 +1,16 @@
-// PyTorch's manual step with a target that is out of range: the loss outside of the wrapper finds it, and everything
-// that depends on it says so, once.
+// PyTorch's manual step with a target that is out of range: the loss outside of the wrapper detects it, and everything
+// that depends on it throws the error, once.
 #include <functional>
 #include <string>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 using ls::Device;
 using ls::InvalidArgument;
 
@@ -16,15 +18,15 @@ namespace {
 
 const std::string found =
     "cross_entropy: target 9 in row 2 is out of range; expected a class from 0 to the number of outputs - 1";
-const std::string nothing = "nothing was thrown";
+const std::string nothing;
 
 struct Run {
-    ls::DataParallel<Net> model{Net{}, devices(2)};
+    ls::DataParallel<ConvNet> model{ConvNet{}, cpu_devices(2)};
     ls::SGD sgd{model, {.lr = 0.1}};
-    Batch batch = make_batch(5);
+    ConvNetBatch batch = make_batch(5);
     ls::Tensor loss;
 
-    /// One update from labels of which row 2 has no class.
+    /// One update with labels of which row 2 has an invalid class.
     void bad_update() {
         std::vector<std::int64_t> classes = batch.classes;
         classes[2] = 9;
@@ -37,7 +39,7 @@ struct Run {
 
 }  // namespace
 
-TEST_CASE("whoever reads first what depends on a bad loss is told, and nobody else") {
+TEST_CASE("the first read of a result of a bad loss throws it, and no other read does") {
     ls::manual_seed(61);
     const std::vector<std::pair<const char*, std::function<void(Run&)>>> reads{
         {"the loss", [](Run& run) { (void)run.loss.item(); }},
@@ -47,11 +49,11 @@ TEST_CASE("whoever reads first what depends on a bad loss is told, and nobody el
         {"a gradient",
          [](Run& run) {
              const ls::Tensor gradient = run.model->fc2.bias->tensor().grad();
-             if (gradient.defined()) (void)gradient.to_vector<float>();  // a step leaves none behind
+             if (gradient.defined()) (void)gradient.to_vector<float>();  // a step leaves no gradients
          }},
         {"a copy of the model",
          [](Run& run) {
-             const Net copy = *run.model;
+             const ConvNet copy = *run.model;
              (void)copy.fc1.weight->detach().to_vector<float>();
          }},
         {"a later output", [](Run& run) { (void)run.model(run.batch.images).to_vector<float>(); }},
@@ -75,7 +77,7 @@ TEST_CASE("whoever reads first what depends on a bad loss is told, and nobody el
     }
 }
 
-TEST_CASE("a constant or an input that depends on a bad call is told where it comes in, or by what comes of it") {
+TEST_CASE("a constant or input that depends on a bad call is reported on use or with its results") {
     ls::manual_seed(62);
     Run run;
     const ls::Tensor logits = ls::Tensor::randn({3, 4}).to(Device::cpu(0));

@@ -1,5 +1,4 @@
-// The log of a run: what stands in its event file and in its JSON lines, after a resume and on a full disk too.
-#include <png.h>
+// The log of a run: the content of its event file and of its JSON lines, including after a resume and on a full disk.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,14 +11,14 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/event_log.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/event_reader.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/patience.h"
-#include "lockstep/tests/warnings.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -34,8 +33,8 @@ std::vector<std::string> event_files(const TemporaryDirectory& place) {
     return files;
 }
 
-std::vector<Fields> events_of(const TemporaryDirectory& place, std::size_t file = 0) {
-    std::vector<Fields> events;
+std::vector<ProtobufFields> events_of(const TemporaryDirectory& place, std::size_t file = 0) {
+    std::vector<ProtobufFields> events;
     for (const std::string& record : read_records(get_bytes(place / event_files(place).at(file))))
         events.emplace_back(record);
     return events;
@@ -49,32 +48,22 @@ std::vector<json> lines_of(const TemporaryDirectory& place) {
 }
 
 /// The only value of the event's summary.
-Fields value_of(const Fields& event) { return event.message(5).message(1); }
+ProtobufFields value_of(const ProtobufFields& event) { return event.message(5).message(1); }
 
-struct Decoded {
-    std::uint32_t width = 0, height = 0;
-    std::vector<std::uint8_t> pixels;
-};
-
-Decoded decoded(const std::string& bytes, png_uint_32 format) {
-    png_image image{};
-    image.version = PNG_IMAGE_VERSION;
-    REQUIRE(png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()) != 0);
-    image.format = format;
-    Decoded picture{image.width, image.height, std::vector<std::uint8_t>(PNG_IMAGE_SIZE(image))};
-    REQUIRE(png_image_finish_read(&image, nullptr, picture.pixels.data(), 0, nullptr) != 0);
-    return picture;
+HostImage decoded(const TemporaryDirectory& place, const std::string& bytes) {
+    put_bytes(place / "picture.png", bytes);
+    return read_image(place / "picture.png");
 }
 
 }  // namespace
 
 TEST_CASE("the checksum is CRC-32C") {
-    // RFC 3720: 32 bytes of zeros have 8a9136aa.
+    // RFC 3720: the checksum of 32 bytes of zeros is 8a9136aa.
     const std::uint32_t crc = bitwise_masked_crc(std::string(32, '\0')) - 0xa282ead8U;
     CHECK(((crc >> 17) | (crc << 15)) == 0x8a9136aaU);
 }
 
-TEST_CASE("numbers stand in the event file and, as one line per step, in the JSON lines") {
+TEST_CASE("numbers are written to the event file and, one line per step, to the JSON lines") {
     const TemporaryDirectory place;
     const double before = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     {
@@ -83,16 +72,16 @@ TEST_CASE("numbers stand in the event file and, as one line per step, in the JSO
         log.scalar("rate", 1e-5, 300);
         log.scalar("loss", std::nan(""), 301);
     }
-    const std::vector<Fields> events = events_of(place);
+    const std::vector<ProtobufFields> events = events_of(place);
     REQUIRE(events.size() == 5);
     CHECK(events[0].bytes.at(3).at(0) == "brain.Event:2");
     CHECK(events[1].message(7).numbers.at(1).at(0) == 1);  // a session starts
-    for (const Fields& event : events) {
+    for (const ProtobufFields& event : events) {
         CHECK(event.reals.at(1).at(0) >= before);
         CHECK(event.reals.at(1).at(0) < before + 60);
     }
     CHECK(events[2].numbers.at(2).at(0) == 0);
-    const Fields summary = events[2].message(5);
+    const ProtobufFields summary = events[2].message(5);
     REQUIRE(summary.bytes.at(1).size() == 2);
     CHECK(summary.message(1, 0).bytes.at(1).at(0) == "loss");
     CHECK(summary.message(1, 0).reals.at(2).at(0) == 0.75);
@@ -110,7 +99,7 @@ TEST_CASE("numbers stand in the event file and, as one line per step, in the JSO
                                             "\n");
 }
 
-TEST_CASE("images and masks are PNG") {
+TEST_CASE("images and masks are PNG", "[.images]") {
     const TemporaryDirectory place;
     std::vector<std::uint8_t> rgb(2 * 3 * 3), grey(6);
     for (std::size_t i = 0; i < rgb.size(); ++i) rgb[i] = static_cast<std::uint8_t>(13 * i);
@@ -123,30 +112,30 @@ TEST_CASE("images and masks are PNG") {
         // A view with strides: the first two channels as a picture with alpha.
         log.image("view", Tensor::from(rgb, {2, 3, 3}).slice(2, 0, 2), 10);
     }
-    const std::vector<Fields> events = events_of(place);
+    const std::vector<ProtobufFields> events = events_of(place);
     REQUIRE(events.size() == 6);
     const auto image = [&](std::size_t index) { return value_of(events.at(index)).message(4); };
-    const auto shape = [](const Fields& fields) {
+    const auto shape = [](const ProtobufFields& fields) {
         return std::vector<std::uint64_t>{fields.numbers.at(1).at(0), fields.numbers.at(2).at(0),
                                           fields.numbers.at(3).at(0)};
     };
     CHECK(value_of(events[2]).bytes.at(1).at(0) == "colours");
     CHECK(shape(image(2)) == std::vector<std::uint64_t>{2, 3, 3});  // height, width, channels
-    const Decoded colours = decoded(image(2).bytes.at(4).at(0), PNG_FORMAT_RGB);
+    const HostImage colours = decoded(place, image(2).bytes.at(4).at(0));
     CHECK(colours.width == 3);
     CHECK(colours.height == 2);
     CHECK(colours.pixels == rgb);
     CHECK(shape(image(3)) == std::vector<std::uint64_t>{3, 2, 1});
-    CHECK(decoded(image(3).bytes.at(4).at(0), PNG_FORMAT_GRAY).pixels == grey);
-    // PASCAL VOC: background, aeroplane, bicycle, bird, cat, and what counts as nothing.
-    CHECK(decoded(image(4).bytes.at(4).at(0), PNG_FORMAT_RGB).pixels ==
+    CHECK(decoded(place, image(3).bytes.at(4).at(0)).pixels == grey);
+    // PASCAL VOC: background, aeroplane, bicycle, bird, cat, and ignored pixels.
+    CHECK(decoded(place, image(4).bytes.at(4).at(0)).pixels ==
           std::vector<std::uint8_t>{0, 0, 0, 128, 0, 0, 0, 128, 0, 128, 128, 0, 64, 0, 0, 255, 255, 255});
-    const Decoded view = decoded(image(5).bytes.at(4).at(0), PNG_FORMAT_GA);
+    const HostImage view = decoded(place, image(5).bytes.at(4).at(0));
     for (std::size_t i = 0; i < 6; ++i)
         for (std::size_t c = 0; c < 2; ++c) CHECK(view.pixels[2 * i + c] == rgb[3 * i + c]);
 }
 
-TEST_CASE("a histogram counts as torch's does, and what is not finite apart") {
+TEST_CASE("a histogram has the counts of torch's, and non-finite values separately") {
     const TemporaryDirectory place;
     const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
     std::vector<float> values{0, 0, 1, -1, 2.5F, -3e-13F, 1e-12F, nan, inf, -inf, nan, 3e30F};
@@ -159,9 +148,9 @@ TEST_CASE("a histogram counts as torch's does, and what is not finite apart") {
         log.histogram("integers", Tensor::from(std::vector<std::int64_t>{3, 3, 5}, {3}), 6);
         log.histogram("half", Tensor::full({3}, 0.5, DType::bf16), 7);
     }
-    const std::vector<Fields> events = events_of(place);
+    const std::vector<ProtobufFields> events = events_of(place);
     REQUIRE(events.size() == 7);
-    const Fields histogram = value_of(events[2]).message(5);
+    const ProtobufFields histogram = value_of(events[2]).message(5);
     double sum = 0, squares = 0;
     double low = inf, high = -inf, finite = 0;
     for (const float value : values) {
@@ -184,7 +173,7 @@ TEST_CASE("a histogram counts as torch's does, and what is not finite apart") {
     double all = 0;
     for (std::size_t i = 1; i < limits.size(); ++i) {
         double wanted = 0;
-        const bool last = i + 1 == limits.size();  // where 3e30 counts
+        const bool last = i + 1 == limits.size();  // it contains 3e30
         for (const float value : values)
             wanted += std::isfinite(value) && value >= limits[i - 1] && (value < limits[i] || last) ? 1 : 0;
         CHECK(counts[i] == wanted);
@@ -202,14 +191,14 @@ TEST_CASE("a histogram counts as torch's does, and what is not finite apart") {
     REQUIRE(lines.size() == 2);
     CHECK(lines[0] == json({{"step", 4}, {"histogram", "weights"}, {"finite", 508}, {"nan", 2}, {"inf", 2}}));
     CHECK(lines[1] == json({{"step", 5}, {"histogram", "nothing"}, {"finite", 0}, {"nan", 4}, {"inf", 0}}));
-    const Fields integers = value_of(events[5]).message(5);
+    const ProtobufFields integers = value_of(events[5]).message(5);
     CHECK(integers.reals.at(1).at(0) == 3);
     CHECK(integers.reals.at(2).at(0) == 5);
     CHECK(integers.reals.at(4).at(0) == 11);
     CHECK(value_of(events[6]).message(5).reals.at(4).at(0) == 1.5);
 }
 
-TEST_CASE("texts are for TensorBoard's text plugin, and lines of a program's own for the JSON lines") {
+TEST_CASE("text is written for TensorBoard's text plugin, and custom lines to the JSON lines") {
     const TemporaryDirectory place;
     {
         EventLog log(place.path());
@@ -218,7 +207,7 @@ TEST_CASE("texts are for TensorBoard's text plugin, and lines of a program's own
         CHECK_THROWS_AS(log.json_line("[1]"), InvalidArgument);
         CHECK_THROWS_AS(log.json_line("{"), InvalidArgument);
     }
-    const Fields value = value_of(events_of(place).at(2));
+    const ProtobufFields value = value_of(events_of(place).at(2));
     CHECK(value.bytes.at(1).at(0) == "configuration");
     CHECK(value.message(9).message(1).bytes.at(1).at(0) == "text");
     CHECK(value.message(8).numbers.at(1).at(0) == 7);  // DT_STRING
@@ -227,9 +216,9 @@ TEST_CASE("texts are for TensorBoard's text plugin, and lines of a program's own
     CHECK(get_bytes(place / "log.jsonl") == "{\"program\":\"test\"}\n");
 }
 
-TEST_CASE("tags and texts that are not UTF-8 are written with U+FFFD, and all that follows is readable") {
+TEST_CASE("invalid UTF-8 in tags and text is replaced by U+FFFD, and all that follows stays readable", "[.images]") {
     const std::string bad = "\xef\xbf\xbd";
-    // Latin 1, a lone continuation, an overlong '/', a surrogate, beyond U+10FFFF, a cut character; and what is right
+    // Latin 1, a lone continuation, an overlong '/', a surrogate, beyond U+10FFFF, a cut character; and a valid one
     const std::vector<std::pair<std::string, std::string>> texts = {
         {"gr\xfc\xdf", "gr" + bad + bad},
         {"\x80", bad},
@@ -250,7 +239,7 @@ TEST_CASE("tags and texts that are not UTF-8 are written with U+FFFD, and all th
             log.image(given, Tensor::zeros({2, 2}, DType::u8), 3);
             log.scalars(4, {{"after", 2.5}});
         }
-        const std::vector<Fields> events = events_of(place);
+        const std::vector<ProtobufFields> events = events_of(place);
         REQUIRE(events.size() == 8);
         for (std::size_t i = 2; i < 7; ++i)
             CHECK(value_of(events[i]).bytes.at(1).at(0) == written + (i == 4 ? "/not_finite" : ""));
@@ -264,7 +253,7 @@ TEST_CASE("tags and texts that are not UTF-8 are written with U+FFFD, and all th
     }
 }
 
-TEST_CASE("a run that goes on has a file of its own that sorts last, and lines of lost steps go") {
+TEST_CASE("a resumed run has a new file that sorts last, and lines of lost steps are removed") {
     const TemporaryDirectory place;
     for (const int begin : {0, 5, 5, 8}) {
         EventLog log = begin == 0 ? EventLog(place.path()) : EventLog(place.path(), {.resume_step = begin});
@@ -273,9 +262,9 @@ TEST_CASE("a run that goes on has a file of its own that sorts last, and lines o
     }
     REQUIRE(event_files(place).size() == 4);
     for (std::size_t file = 0; file < 4; ++file) {
-        const std::vector<Fields> events = events_of(place, file);
+        const std::vector<ProtobufFields> events = events_of(place, file);
         const std::uint64_t begin = std::vector<std::uint64_t>{0, 5, 5, 8}[file];
-        CHECK(events.at(1).numbers.at(2).at(0) == begin);  // readers forget older files' data from here on
+        CHECK(events.at(1).numbers.at(2).at(0) == begin);  // readers discard older files' data from here on
         CHECK(events.at(1).message(7).numbers.at(1).at(0) == 1);
         CHECK(events.at(2).numbers.at(2).at(0) == begin);
     }
@@ -291,7 +280,7 @@ TEST_CASE("a run that goes on has a file of its own that sorts last, and lines o
     CHECK(lines_of(place).empty());
 }
 
-TEST_CASE("what was logged is there after a flush, and after a while without one") {
+TEST_CASE("logged values are in the file after a flush, or after a while without one") {
     const TemporaryDirectory place;
     EventLog log(place.path());
     log.scalar("loss", 1, 0);
@@ -307,7 +296,7 @@ TEST_CASE("what was logged is there after a flush, and after a while without one
     CHECK(lines_of(place).size() == 3);
 }
 
-TEST_CASE("a full disk is one warning; the files stay readable, and grow again when there is room") {
+TEST_CASE("a full disk is one warning, and files stay readable and grow again when there is room") {
     const TemporaryDirectory place;
     Warnings warnings;
     EventLog log(place.path());
@@ -330,7 +319,7 @@ TEST_CASE("a full disk is one warning; the files stay readable, and grow again w
     CHECK(warnings.texts().size() == 1);
 }
 
-TEST_CASE("a handler of the log's own warning may write to the log, and ask it to flush") {
+TEST_CASE("a handler of the log's own warning may write to the log and flush it") {
     const TemporaryDirectory place;
     EventLog log(place.path());
     log.scalar("loss", 1, 0);
@@ -364,7 +353,7 @@ TEST_CASE("ranks other than 0 write nothing, nor does a log without a directory"
     CHECK(place.names().empty());
 }
 
-TEST_CASE("mistakes are told at the call, and a place that cannot be written at once") {
+TEST_CASE("mistakes are thrown by the call, and an unwritable directory at once") {
     const TemporaryDirectory place;
     EventLog log(place / "log");
     const auto refuses = [](auto&& call, const std::string& part) {
@@ -385,11 +374,11 @@ TEST_CASE("mistakes are told at the call, and a place that cannot be written at 
     refuses([&] { EventLog(place / "taken"); }, "Is a directory");
 }
 
-TEST_CASE("a child of fork ends beside the log of its parent") {
+TEST_CASE("a forked child exits without disturbing its parent's log") {
     const TemporaryDirectory place;
     auto log = std::make_unique<EventLog>(place.path());
     log->flush();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // then the log's thread waits for more
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // then the log's thread is waiting
     const pid_t child = ::fork();
     if (child == 0) {
         ::alarm(static_cast<unsigned>(hang.count()));

@@ -1,5 +1,5 @@
-// What goes wrong while a step runs: bad targets, losses that are not finite, no memory, kernels that throw. The model
-// is as before that step and usable.
+// Errors while a step runs: bad targets, non-finite losses, no memory, kernels that throw. The model is unchanged and
+// usable.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -11,11 +11,12 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
-#include "lockstep/tests/parallel/test_operations.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 using ls::Device;
 
 namespace {
@@ -29,19 +30,19 @@ struct Stateful {
     LOCKSTEP_MEMBERS(conv, norm, drop, fc)
     ls::Tensor forward(const ls::Tensor& x) {
         const ls::Tensor features = drop(ls::relu(norm(conv(x)))).flatten(1);
-        return ls::log_softmax(fc(test_operations::touch(features)), 1);
+        return ls::log_softmax(fc(call_hook(features)), 1);
     }
     Stateful() = default;
 };
 
-/// Backward reaches `touch` when the second layer's gradients are complete.
+/// Backward reaches `call_hook` when the second layer's gradients are complete.
 struct Late {
     ls::Linear first{4, 4}, second{4, 5};
     LOCKSTEP_MEMBERS(first, second)
-    ls::Tensor forward(const ls::Tensor& x) { return ls::log_softmax(second(test_operations::touch(first(x))), 1); }
+    ls::Tensor forward(const ls::Tensor& x) { return ls::log_softmax(second(call_hook(first(x))), 1); }
 };
 
-/// Looks at memory that a device writes, without order: to see that it has been written.
+/// Polls memory that a device writes, without synchronization.
 [[gnu::no_sanitize_thread, gnu::no_sanitize_address]] float peek(const volatile float* value) { return *value; }
 
 using State = std::map<std::string, std::vector<float>>;
@@ -53,21 +54,21 @@ State state_of(Stateful& model) {
     return state;
 }
 
-/// A model on three devices beside a twin that never meets what goes wrong: both must stay equal to the bit.
+/// A model on three devices and a twin without errors: both must stay bit-identical.
 struct Twins {
     Stateful net;
     ls::DataParallel<Stateful> model, twin;
     ls::SGD sgd{model, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}},
         twin_sgd{twin, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}};
-    Batch batch;
+    ConvNetBatch batch;
     ls::StepOptions how;
 
     explicit Twins(const ls::DataParallelOptions& options = {}, int accumulation_steps = 1)
-        : model(net, devices(3), options),
-          twin(net, devices(3), options),
+        : model(net, cpu_devices(3), options),
+          twin(net, cpu_devices(3), options),
           batch(make_batch(accumulation_steps == 1 ? 8 : 20)),
           how{accumulation_steps} {}
-    ~Twins() { test_operations::hook() = {}; }
+    ~Twins() { kernel_hook() = {}; }
 
     ls::StepLoss step(const ls::Tensor& images, const ls::Tensor& labels) {
         return model.step(sgd, images, labels, ls::nll_loss, how);
@@ -105,7 +106,7 @@ const std::string target_message =
 
 }  // namespace
 
-TEST_CASE("a target out of range: thrown when the loss is read, the state is that before the step") {
+TEST_CASE("a target out of range is thrown when the loss is read, and the state is that before the step") {
     for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
         ls::manual_seed(21);
         Twins t({.reduction = mode});
@@ -113,12 +114,12 @@ TEST_CASE("a target out of range: thrown when the loss is read, the state is tha
         const ls::StepLoss loss = t.step(t.batch.images, bad_labels());
         CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == target_message);
         t.require_equal();
-        CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == target_message);  // again and again
+        CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == target_message);  // in every call
         t.good_steps(2);
     }
 }
 
-TEST_CASE("a target out of range: thrown two calls later at the latest, what was queued after it changes nothing") {
+TEST_CASE("a target out of range is thrown within two calls, and work queued after it changes nothing") {
     ls::manual_seed(22);
     Twins t;
     t.good_steps(2);
@@ -142,7 +143,7 @@ TEST_CASE("a target out of range: thrown two calls later at the latest, what was
     t.good_steps(3);
 }
 
-TEST_CASE("a loss that is not finite stops with the step's number") {
+TEST_CASE("a non-finite loss stops with the step's number") {
     ls::manual_seed(23);
     Twins t;
     t.good_steps(3);
@@ -155,32 +156,32 @@ TEST_CASE("a loss that is not finite stops with the step's number") {
     t.good_steps(2);
 }
 
-TEST_CASE("a loss that is not finite goes on where asked") {
+TEST_CASE("training continues after a non-finite loss on request") {
     ls::manual_seed(24);
-    Twins t({.nan_policy = ls::NanPolicy::go_on});
+    Twins t({.nan_policy = ls::NanPolicy::ignore});
     t.good_steps(1);
     CHECK(std::isnan(t.step(not_a_number(t.batch.images), t.batch.labels).item()));
     CHECK(t.model.engine().steps_done() == 2);
 }
 
-TEST_CASE("a kernel that throws on one replica: replica and device are named, the model is as before") {
+TEST_CASE("the error of a kernel that throws names replica and device, and the model is unchanged") {
     for (const bool in_backward : {false, true}) {
         ls::manual_seed(25);
         Twins t;
         t.good_steps(2);
-        auto& hook = in_backward ? test_operations::hook().backward : test_operations::hook().forward;
+        auto& hook = in_backward ? kernel_hook().backward : kernel_hook().forward;
         hook = [](int shard) {
             if (shard == 1) throw std::runtime_error("the kernel broke");
         };
         const ls::StepLoss loss = t.step(t.batch.images, t.batch.labels);
         const std::string expected = std::string("replica 1 on cpu:1, shard 1: ") +
-                                     (in_backward ? "touch_backward" : "touch") +
+                                     (in_backward ? "call_hook_backward" : "call_hook") +
                                      ": the kernel broke; check its arguments";
         CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) == expected);
         CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == expected);
         hook = [](int) {};
         if (in_backward) {
-            // Running statistics were committed after forward. The gradients, in one bucket here, were not.
+            // Running statistics were committed after forward. The gradients, in one bucket here, were never applied.
             for (const char* name : {"conv.weight", "norm.weight", "fc.weight", "fc.bias"})
                 CHECK(state_of(*t.model).at(name) == state_of(*t.twin).at(name));
             CHECK(t.model.engine().steps_done() == 2);
@@ -193,26 +194,27 @@ TEST_CASE("a kernel that throws on one replica: replica and device are named, th
     }
 }
 
-TEST_CASE("a kernel that throws in backward after a bucket was updated: the error says so, replicas stay alike") {
+TEST_CASE("a kernel that throws in backward after a bucket was updated is reported, and replicas stay identical") {
     for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
         ls::manual_seed(29);
-        ls::DataParallel<Late> model(Late{}, devices(2), {.reduction = mode, .bucket_bytes = 16});
+        ls::DataParallel<Late> model(Late{}, cpu_devices(2), {.reduction = mode, .bucket_bytes = 16});
         ls::SGD sgd(model, {.lr = 0.5});
         const ls::Tensor images = ls::Tensor::rand({4, 4});
         const ls::Tensor labels = ls::Tensor::from(std::vector<std::int64_t>{0, 1, 2, 3}, {4});
         (void)model.step(sgd, images, labels, ls::nll_loss).item();
         model.synchronize();
         const auto* bias = static_cast<const float*>(model.parameter_store()->replicas()[0].parameters[0]->data());
-        const float before = *bias;  // of `second`, whose bucket is the first to be updated
-        test_operations::hook().backward = [&](int shard) {
+        const float before = *bias;  // bias of `second`, whose bucket is the first to be updated
+        kernel_hook().backward = [&](int shard) {
             if (shard != 1) return;
             while (peek(bias) == before) std::this_thread::yield();
             throw std::runtime_error("the kernel broke");
         };
         CHECK(message_of<ls::DeviceError>([&] { (void)model.step(sgd, images, labels, ls::nll_loss).item(); }) ==
-              "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; check its arguments; a part of the step "
+              "replica 1 on cpu:1, shard 1: call_hook_backward: the kernel broke; check its arguments; a part of the "
+              "step "
               "was committed; load a checkpoint before you continue");
-        test_operations::hook().backward = [](int) {};
+        kernel_hook().backward = [](int) {};
         model.engine().verify_replicas();
         CHECK(std::isfinite(model.step(sgd, images, labels, ls::nll_loss).item()));
     }
@@ -222,28 +224,28 @@ TEST_CASE("a kernel that throws in the manual step") {
     ls::manual_seed(26);
     Twins t;
     t.good_steps(1);
-    test_operations::hook().forward = [](int shard) {
+    kernel_hook().forward = [](int shard) {
         if (shard == 2) throw std::runtime_error("the kernel broke");
     };
     (void)t.model(t.batch.images);
     CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) ==
-          "replica 2 on cpu:2, shard 2: touch: the kernel broke; check its arguments");
-    test_operations::hook().forward = [](int) {};
+          "replica 2 on cpu:2, shard 2: call_hook: the kernel broke; check its arguments");
+    kernel_hook().forward = [](int) {};
     t.require_equal();
 }
 
-TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once") {
+TEST_CASE("with outputs on the host, a kernel's exception is thrown at once and only once") {
     ls::manual_seed(29);
     Twins t({.output_device = Device::host()});
     for (const bool trains : {true, false}) {
         t.model.train(trains);
         t.twin.train(trains);
-        test_operations::hook().forward = [](int shard) {
+        kernel_hook().forward = [](int shard) {
             if (shard == 1) throw std::runtime_error("the kernel broke");
         };
         CHECK(message_of<ls::DeviceError>([&] { (void)t.model(t.batch.images); }) ==
-              "replica 1 on cpu:1, shard 1: touch: the kernel broke; check its arguments");
-        test_operations::hook().forward = [](int) {};
+              "replica 1 on cpu:1, shard 1: call_hook: the kernel broke; check its arguments");
+        kernel_hook().forward = [](int) {};
         t.model.synchronize();
         CHECK(t.model(t.batch.images).device().is_host());
         (void)t.twin(t.batch.images);
@@ -251,22 +253,22 @@ TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once"
     }
     t.model.train();
     t.twin.train();
-    // Backward, where the gradient of an input is wanted on the host.
+    // Backward with the gradient of an input on the host.
     const ls::Tensor images = t.batch.images.clone().requires_grad_();
-    test_operations::hook().backward = [](int shard) {
+    kernel_hook().backward = [](int shard) {
         if (shard == 1) throw std::runtime_error("the kernel broke");
     };
     const ls::Tensor output = t.model(images);
-    // Other devices may have added to the gradients before it broke: then the message goes on and says so.
+    // Other devices may have added to the gradients before the failure; then the message continues with that.
     const std::string text = message_of<ls::DeviceError>([&] { ls::sum(output).backward(); });
     INFO(text);
-    CHECK(text.starts_with("replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; check its arguments"));
-    test_operations::hook().backward = [](int) {};
+    CHECK(text.starts_with("replica 1 on cpu:1, shard 1: call_hook_backward: the kernel broke; check its arguments"));
+    kernel_hook().backward = [](int) {};
     t.model.synchronize();
     (void)t.model(images);
 }
 
-TEST_CASE("what goes wrong in any microbatch refuses the whole step: nothing at all has changed") {
+TEST_CASE("an error in any microbatch refuses the whole step, and nothing changes") {
     // 20 rows on three devices: shards of 7, 7 and 6 rows in microbatches of 3, 3 and 1 (the last shard: 3 and 3).
     const struct {
         std::int64_t row;
@@ -304,7 +306,7 @@ TEST_CASE("what goes wrong in any microbatch refuses the whole step: nothing at 
         }
 }
 
-TEST_CASE("a kernel that throws in some microbatch: the model is as before") {
+TEST_CASE("a kernel that throws in any microbatch leaves the model unchanged") {
     for (const bool in_backward : {false, true})
         for (const int which : {1, 2, 3}) {
             // In backward of the last microbatch another bucket may have been committed.
@@ -314,13 +316,13 @@ TEST_CASE("a kernel that throws in some microbatch: the model is as before") {
             Twins t({}, 3);
             t.good_steps(2);
             std::atomic<int> calls{0};
-            auto& hook = in_backward ? test_operations::hook().backward : test_operations::hook().forward;
+            auto& hook = in_backward ? kernel_hook().backward : kernel_hook().forward;
             hook = [&](int shard) {
                 if (shard == 1 && ++calls == which) throw std::runtime_error("the kernel broke");
             };
             const ls::StepLoss loss = t.step(t.batch.images, t.batch.labels);
             CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) ==
-                  std::string("replica 1 on cpu:1, shard 1: touch") + (in_backward ? "_backward" : "") +
+                  std::string("replica 1 on cpu:1, shard 1: call_hook") + (in_backward ? "_backward" : "") +
                       ": the kernel broke; check its arguments");
             CHECK_THROWS_AS(loss.item(), ls::StepError);
             hook = [](int) {};
@@ -328,11 +330,11 @@ TEST_CASE("a kernel that throws in some microbatch: the model is as before") {
         }
 }
 
-TEST_CASE("no memory on one device: clean, and usable when there is some") {
+TEST_CASE("out of memory on one device leaves the model unchanged and usable") {
     ls::manual_seed(27);
     Twins t;
     t.good_steps(1);
-    const Batch large = make_batch(600);
+    const ConvNetBatch large = make_batch(600);
     ls::set_memory_limit(Device::cpu(1), ls::memory_stats(Device::cpu(1)).current + 4096);
     const std::string text = message_of<ls::OutOfMemory>([&] { t.step(large.images, large.labels); });
     ls::set_memory_limit(Device::cpu(1), 0);
@@ -349,11 +351,11 @@ TEST_CASE("no memory on one device: clean, and usable when there is some") {
     t.require_equal();
 }
 
-TEST_CASE("an optimizer in the place of one that is gone has its own state") {
+TEST_CASE("an optimizer at the address of a destroyed one has its own state") {
     ls::manual_seed(28);
-    Net net;
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Net> model(net, devices(2));
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(2));
     for (const double lr : {0.5, 0.0}) {
         const auto before = parameters_of(*model);
         ls::SGD sgd(model, {.lr = lr});

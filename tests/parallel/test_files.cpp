@@ -1,4 +1,4 @@
-// Files that take the place of others at once: through links, with their modes, beside other writers, under limits.
+// Files that replace others atomically: through links, with their modes, with other writers, under limits.
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/file.h>
@@ -16,7 +16,8 @@
 #include "lockstep/parallel/event_log.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -37,7 +38,7 @@ mode_t mode_of(const std::filesystem::path& path) {
     return status.st_mode & 07777;
 }
 
-/// In a process of its own: how it ended, as a shell has it.
+/// Exit status of `body` in a separate process, in the shell's form.
 int status_of(const std::function<int()>& body) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
@@ -47,7 +48,7 @@ int status_of(const std::function<int()>& body) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// Another process that has done `body` and then does nothing more until this goes away, killed.
+/// Another process that has run `body` and then waits until the destructor kills it.
 class Elsewhere {
 public:
     explicit Elsewhere(const std::function<void()>& body) {
@@ -82,7 +83,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("a symbolic link stays and what it names is replaced") {
+TEST_CASE("a symbolic link is kept and its target is replaced") {
     const TemporaryDirectory directory;
     std::filesystem::create_directory(directory / "far");
     put_bytes(directory / "far/file", "old");
@@ -100,7 +101,7 @@ TEST_CASE("a symbolic link stays and what it names is replaced") {
     CHECK_THROWS_WITH(AtomicFile(directory / "round"), contains("form a cycle"));
 }
 
-TEST_CASE("a link of another user in a directory that all share is not followed") {
+TEST_CASE("another user's link in a shared directory is not followed") {
     if (::geteuid() != 0) {
         WARN("skipped: only root can give links away");
         return;
@@ -136,20 +137,20 @@ TEST_CASE("a link of another user in a directory that all share is not followed"
     }
     CHECK(get_bytes(directory / "precious") == "old");
     CHECK_FALSE(std::filesystem::exists(directory / "fresh"));
-    for (const mode_t mode : {0777, 0755, 01755}) {  // nothing is shared by rule
+    for (const mode_t mode : {0777, 0755, 01755}) {  // no other user may write there
         REQUIRE(::chmod((directory / "shared").c_str(), mode) == 0);
         CHECK_NOTHROW(write(link));
     }
     REQUIRE(::chmod((directory / "shared").c_str(), 01777) == 0);
-    give_to(::geteuid());  // one's own
+    give_to(::geteuid());  // one of this user
     CHECK_NOTHROW(write(link));
     give_to(stranger);
-    REQUIRE(::chown((directory / "shared").c_str(), stranger, stranger) == 0);  // that of the directory's owner
+    REQUIRE(::chown((directory / "shared").c_str(), stranger, stranger) == 0);  // one of the directory's owner
     CHECK_NOTHROW(write(link));
     CHECK(get_bytes(directory / "precious") == "new");
 }
 
-TEST_CASE("a file that is replaced keeps its mode and its owner; a new one has what umask says") {
+TEST_CASE("a replaced file keeps its mode and owner, and a new one follows umask") {
     const TemporaryDirectory directory;
     const mode_t before = ::umask(027);
     write(directory / "new", "1");
@@ -162,12 +163,12 @@ TEST_CASE("a file that is replaced keeps its mode and its owner; a new one has w
     ::umask(before);
     REQUIRE(::chmod((directory / "new").c_str(), 0600) == 0);
     {
-        AtomicFile beside(directory / "beside", directory / "new");
+        AtomicFile beside(directory / "copy", directory / "new");
         beside.commit();
     }
-    CHECK(mode_of(directory / "beside") == 0600);
+    CHECK(mode_of(directory / "copy") == 0600);
 
-    if (::geteuid() != 0) return;  // only root may make files that are somebody else's
+    if (::geteuid() != 0) return;  // only root may create files of other users
     constexpr uid_t user = 4321;
     constexpr gid_t group = 5432;
     REQUIRE(::chown((directory / "new").c_str(), user, group) == 0);
@@ -177,7 +178,8 @@ TEST_CASE("a file that is replaced keeps its mode and its owner; a new one has w
     CHECK(status.st_uid == user);
     CHECK(status.st_gid == group);
     CHECK(mode_of(directory / "new") == 0600);
-    // Who may not give files away writes one of his own, and others don't see more of it than before.
+    // Without permission to change the owner, the new file belongs to the writer, and others have no more access to it
+    // than before.
     REQUIRE(::chmod(directory.path().c_str(), 0777) == 0);
     REQUIRE(::chmod((directory / "new").c_str(), 0660) == 0);
     CHECK(status_of([&] {
@@ -194,7 +196,7 @@ TEST_CASE("a file that is replaced keeps its mode and its owner; a new one has w
     CHECK(mode_of(directory / "new") == 0600);
 }
 
-TEST_CASE("what killed writers have left is removed by the next one, and nothing else") {
+TEST_CASE("the next writer removes files of killed writers and nothing else") {
     const TemporaryDirectory directory;
     const std::set<std::string> others{"file.tmp",     "file.1-2.tmp.old", "file.1-.tmp",
                                        "file.a-1.tmp", "other.1-2.tmp",    "xfile.1-2.tmp"};
@@ -212,7 +214,7 @@ TEST_CASE("what killed writers have left is removed by the next one, and nothing
     write(directory / "file", "newer");
     expected.erase("file.77-7.tmp");
     CHECK(directory.names() == expected);
-    // One that writes at the same time is let be, in this process as well.
+    // A simultaneous writer is not disturbed, in the same process as well.
     AtomicFile slow(directory / "file");
     const std::string text = "slow";
     slow.write(std::as_bytes(std::span(text)));
@@ -222,7 +224,7 @@ TEST_CASE("what killed writers have left is removed by the next one, and nothing
     CHECK(directory.names() == expected);
 }
 
-TEST_CASE("a limit of file sizes is an error and no death, unless the program wants something else") {
+TEST_CASE("a file size limit is an error and not fatal, unless the program handles the signal differently") {
     const TemporaryDirectory directory;
     const std::string text(100'000, 'x');
     CHECK(status_of([&] {
@@ -238,7 +240,7 @@ TEST_CASE("a limit of file sizes is an error and no death, unless the program wa
               }
               return 2;
           }) == 0);
-    // What comes afterwards is as it was: the signal ends those who write by themselves.
+    // Later writes are unaffected: the signal ends programs that write directly.
     CHECK(status_of([&] {
               const FileSizeLimit limit(1000);
               try {
@@ -259,7 +261,7 @@ TEST_CASE("a limit of file sizes is an error and no death, unless the program wa
     CHECK(directory.names() == std::set<std::string>{"own"});
 }
 
-TEST_CASE("one process at a time writes a file; the other one is told who does") {
+TEST_CASE("one process at a time writes a file, and the other's error names it") {
     const TemporaryDirectory directory;
     std::filesystem::create_symlink("net", directory / "link");
     std::filesystem::create_directory(directory / "folder");
@@ -279,7 +281,7 @@ TEST_CASE("one process at a time writes a file; the other one is told who does")
     CHECK_THROWS_WITH(FileLock::acquire(net), contains(who) && contains("is saving to it") && contains(net.string()));
     CHECK_THROWS_WITH(CheckpointLock(net), contains("is saving to it"));
     holder.kill();
-    CHECK(directory.names().contains("net.lock"));  // the claim of the dead
+    CHECK(directory.names().contains("net.lock"));  // left by the killed holder
     {
         const auto taken = FileLock::acquire(net);
         CHECK(get_bytes(directory / "net.lock").starts_with("process " + std::to_string(::getpid())));
@@ -287,14 +289,14 @@ TEST_CASE("one process at a time writes a file; the other one is told who does")
     CHECK(directory.names() == std::set<std::string>{"folder", "link"});
 }
 
-TEST_CASE("a forked process has no share in its parent's lock") {
+TEST_CASE("a forked process does not share its parent's lock") {
     const TemporaryDirectory directory;
     auto lock = FileLock::acquire(directory / "net");
     CHECK(status_of([&] {
               try {
                   FileLock::acquire(directory / "net");
               } catch (const InvalidArgument&) {
-                  lock.reset();  // it is not this process's to give up
+                  lock.reset();  // this process does not hold the lock
                   return 0;
               }
               return 1;
@@ -304,7 +306,7 @@ TEST_CASE("a forked process has no share in its parent's lock") {
     CHECK(directory.names().empty());
 }
 
-TEST_CASE("somebody else's file is not taken for a lock") {
+TEST_CASE("another user's file is not mistaken for a lock") {
     const TemporaryDirectory directory;
     put_bytes(directory / "net.lock", "versions = 3");
     CHECK_THROWS_WITH(FileLock::acquire(directory / "net"), contains("net.lock would be its lock"));
@@ -313,7 +315,7 @@ TEST_CASE("somebody else's file is not taken for a lock") {
     CHECK_THROWS_WITH(FileLock::acquire(directory.path()), contains("a directory"));
 }
 
-TEST_CASE("many processes that want one lock have it one after another") {
+TEST_CASE("many processes that request one lock get it in turn") {
     const TemporaryDirectory directory;
     const auto net = directory / "net", count = directory / "count";
     put_bytes(count, "0");

@@ -1,4 +1,5 @@
-// What a child of fork() may do: everything before devices are used, and after that end, and be told why.
+// Permitted actions of a child of fork(): everything before devices are used; after that only to end, and errors for
+// the rest.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,11 +20,13 @@
 #include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 using ls::Device;
 using ls::InvalidArgument;
 
@@ -31,12 +34,12 @@ namespace {
 
 const std::string advice = "; expected fork before devices are used, or exec after it";
 
-/// What a child writes, and how it ends: "" where it exits with 0 within a minute.
+/// Output of a child, and its end: "" if it exits with 0 within a minute.
 struct Child {
     std::string text, end;
 };
 
-/// Runs `body` in a child, which then ends as a program does whose main returns: with its static objects.
+/// Runs `body` in a child, which then ends like a program whose main returns: with its static objects.
 Child in_child(const std::function<std::string()>& body) {
     int ends[2];
     if (::pipe(ends) != 0) throw std::runtime_error("pipe failed");
@@ -70,17 +73,17 @@ Child in_child(const std::function<std::string()>& body) {
 
 std::string train_one_step() {
     ls::manual_seed(1);
-    ls::DataParallel<Net> model(Net{}, devices(2));
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.1});
-    const Batch batch = make_batch(6);
+    const ConvNetBatch batch = make_batch(6);
     return std::to_string(model.step(sgd, batch.images, batch.labels, ls::nll_loss).item());
 }
 
-/// A model and what belongs to it as a program keeps them that has them in static objects.
+/// A model and related objects, as in a program that has them as static objects.
 struct Program {
-    ls::DataParallel<Net> model{Net{}, devices(2)};
+    ls::DataParallel<ConvNet> model{ConvNet{}, cpu_devices(2)};
     ls::SGD sgd{model, {.lr = 0.1}};
-    Batch batch = make_batch(6);
+    ConvNetBatch batch = make_batch(6);
     ls::Tensor on_device = ls::Tensor::full({3}, 7, ls::DType::f32, Device::cpu(1));
     struct Rows {
         std::int64_t size() const { return 64; }
@@ -99,9 +102,9 @@ Program& trained_program() {
 
 }  // namespace
 
-// The cases build on each other, in this order: what has been used stays used.
+// The cases depend on each other, in this order: used devices stay used.
 
-TEST_CASE("a process that has used no device: its children train, each as it would") {
+TEST_CASE("children of a process that has used no device train independently") {
     const ls::Tensor made_before = ls::Tensor::rand({600, 600});  // large enough for several threads of the host
     const std::string expected = in_child(train_one_step).text;
     for (int i = 0; i < 3; ++i) {
@@ -113,15 +116,15 @@ TEST_CASE("a process that has used no device: its children train, each as it wou
     CHECK(std::atof(expected.c_str()) > 0);
 }
 
-TEST_CASE("where the system gives no thread, a step says so and the process ends as it should") {
-    if (lockstep::testing::serial()) return;
+TEST_CASE("if the system cannot start a thread, a step throws and the process ends normally") {
+    if (lockstep::test::serial()) return;
     const Child child = in_child([] {
-        const Net net;
-        // The limit is one of users; root has none.
-        if (::geteuid() == 0 && ::setuid(65534) != 0) return std::string("skipped: nobody else to be");
+        const ConvNet net;
+        // The limit applies to users; root has none.
+        if (::geteuid() == 0 && ::setuid(65534) != 0) return std::string("skipped: root cannot change to another user");
         rlimit none{0, 0};
         ::setrlimit(RLIMIT_NPROC, &none);
-        return message_of<ls::DeviceError>([&] { ls::DataParallel<Net> model(net, devices(2)); });
+        return message_of<ls::DeviceError>([&] { ls::DataParallel<ConvNet> model(net, cpu_devices(2)); });
     });
     if (child.text.starts_with("skipped")) WARN(child.text);
     CHECK(child.end.empty());
@@ -130,10 +133,10 @@ TEST_CASE("where the system gives no thread, a step says so and the process ends
                          "limit (ulimit -u, pids.max of the cgroup) or fewer devices"));
 }
 
-TEST_CASE("a child of a process that trains is told so and ends, with its static objects alive") {
-    if (lockstep::testing::serial()) return;
+TEST_CASE("a child of a training process gets an error and exits, with its static objects alive") {
+    if (lockstep::test::serial()) return;
     Program& parent = trained_program();
-    auto epoch = parent.loader.epoch(0);  // whose workers read
+    auto epoch = parent.loader.epoch(0);  // its workers are reading
     auto batches = epoch.begin();
     const auto& batch = parent.batch;
     const auto refused = [&](const std::function<void()>& use, const std::string& text) {
@@ -150,28 +153,28 @@ TEST_CASE("a child of a process that trains is told so and ends, with its static
     refused([&] { parent.sgd.step(); }, "optimizer step" + before);
     refused([&] { (void)parent.on_device.to_vector<float>(); }, "copy: cpu:1" + in_use);
     refused([&] { (void)ls::Tensor::zeros({2}, ls::DType::f32, Device::cpu(0)); }, "fill: cpu:0" + in_use);
-    refused([&] { ls::DataParallel<Net> model(Net{}, devices(1)); }, "fill: cpu:0" + in_use);
+    refused([&] { ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(1)); }, "fill: cpu:0" + in_use);
     refused([&] { ++batches; },
             "Loader: this loader was created before this process was forked, and is not usable in the child" + advice);
     refused([] { ls::synchronize_all(); }, "synchronize: cpu:0" + in_use);
-    // Nothing at all, with everything alive at the end.
+    // Does nothing, with everything alive at the end.
     const Child idle = in_child([] { return std::string("done"); });
     CHECK(idle.text == "done");
     CHECK(idle.end.empty());
-    // Things of the parent that the child takes down itself.
+    // The child destroys objects of the parent itself.
     const Child destroys = in_child([] {
         program.reset();
         return std::string("done");
     });
     CHECK(destroys.text == "done");
     CHECK(destroys.end.empty());
-    // The parent goes on.
+    // The parent continues.
     CHECK(parent.model.step(parent.sgd, batch.images, batch.labels, ls::nll_loss).item() > 0);
     CHECK(parent.on_device.to_vector<float>() == std::vector<float>(3, 7.f));
 }
 
-TEST_CASE("a child works on host tensors") {
-    if (lockstep::testing::serial()) return;
+TEST_CASE("a child computes on host tensors") {
+    if (lockstep::test::serial()) return;
     const ls::Tensor before = ls::Tensor::full({500, 400}, 2);
     const double expected = ls::sum(ls::matmul(before, before.transpose(0, 1))).item();  // by several threads
     const Child child = in_child([&] {
@@ -182,7 +185,7 @@ TEST_CASE("a child works on host tensors") {
     CHECK(std::atof(child.text.c_str()) == Approx(expected));
 }
 
-TEST_CASE("a child leaves the process group of its parent alone") {
+TEST_CASE("a child does not affect the process group of its parent") {
     ls::ProcessGroupOptions options;
     const std::filesystem::path file =
         std::filesystem::temp_directory_path() / ("lockstep-fork-" + std::to_string(::getpid()));
@@ -205,8 +208,8 @@ TEST_CASE("a child leaves the process group of its parent alone") {
     std::filesystem::remove(file);
 }
 
-TEST_CASE("when the last model is gone, children may use devices again") {
-    if (lockstep::testing::serial()) return;
+TEST_CASE("once the last model is destroyed, children may use devices again") {
+    if (lockstep::test::serial()) return;
     program.reset();
     CHECK(ls::cpu_worker_count() == 0);
     const Child child = in_child(train_one_step);

@@ -1,4 +1,4 @@
-// What tracing would freeze or lose without a word: options of layers, numbers that forward and the loss read, and
+// Errors that tracing would freeze or lose silently: options of layers, numbers that forward and the loss read, and
 // layers that the model does not list.
 #include <functional>
 #include <random>
@@ -6,10 +6,12 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
@@ -25,12 +27,12 @@ struct Plain {
     ls::Tensor forward(const ls::Tensor& x) { return a(x) * scale; }
 };
 
-template <class Net>
+template <class ConvNet>
 struct Run {
-    ls::DataParallel<Net> model;
+    ls::DataParallel<ConvNet> model;
     ls::SGD sgd{model, {.lr = 0.01}};
     ls::Tensor x = ls::Tensor::randn({8, 4}), y = ls::Tensor::randn({8, 4});
-    explicit Run(Net net, int count = 3) : model(std::move(net), devices(count)) {}
+    explicit Run(ConvNet net, int count = 3) : model(std::move(net), cpu_devices(count)) {}
     template <class Loss>
     void step(const Loss& loss) {
         model.step(sgd, x, y, loss);
@@ -49,7 +51,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a number that the loss reads by reference: the first repeat refuses it, with the record and both values") {
+TEST_CASE("a captured reference that changes is rejected by the first repeat, with the record and both values") {
     Run run(Plain{});
     double beta = 1;
     const auto loss = [&beta](const ls::Tensor& output, const ls::Tensor& target) {
@@ -62,14 +64,14 @@ TEST_CASE("a number that the loss reads by reference: the first repeat refuses i
     CHECK(has(text, "forward or loss changed for shards of input shape (3, 4): record "));
     CHECK(has(text, "had the attributes (1, 0) and has (0.5, 0)"));
     CHECK(run.model.engine().steps_done() == 1);
-    refused([&] { run.step(loss); });  // until it is put right
+    refused([&] { run.step(loss); });  // until it is restored
     beta = 1;
     for (int i = 0; i < 20; ++i) run.step(loss);
     CHECK(run.model.engine().steps_done() == 21);
     run.model.engine().verify_replicas();
 }
 
-TEST_CASE("by value it is another loss") {
+TEST_CASE("a captured value that changes is another loss") {
     Run run(Plain{}, 1);
     const auto with = [](double beta) {
         return [beta](const ls::Tensor& output, const ls::Tensor& target) {
@@ -98,7 +100,7 @@ struct Counted {
 };
 }  // namespace
 
-TEST_CASE("repeats 1, 2, 3, 10 and 100 call forward again, no others") {
+TEST_CASE("only repeats 1, 2, 3, 10 and 100 call forward again") {
     int calls = 0;
     Counted net;
     net.calls = &calls;
@@ -134,7 +136,7 @@ TEST_CASE("members that forward reads: a number, a flag that only gradients show
     for (const std::function<void()>& call : {std::function<void()>(train), std::function<void()>(in_parts),
                                               std::function<void()>(forward), std::function<void()>(evaluate)}) {
         for (int i = 0; i < 10; ++i) call();
-        run.model->scale = 2;  // repeat 10 is looked at
+        run.model->scale = 2;  // repeat 10 is checked
         CHECK(has(refused(call), "had the attributes (1, 0) and has (2, 0)"));
         run.model->scale = 1;
         call();
@@ -153,7 +155,7 @@ struct Noisy {
     LOCKSTEP_MEMBERS(a)
     ls::Tensor forward(const ls::Tensor& x) { return a(x) + ls::Tensor::randn({4}); }
 };
-struct Drawing {  // draws, and uses nothing of it
+struct Drawing {  // draws numbers, and does not use them
     ls::Linear a{4, 4};
     LOCKSTEP_MEMBERS(a)
     ls::Tensor forward(const ls::Tensor& x) {
@@ -169,7 +171,7 @@ struct Skipping {  // stochastic depth
 };
 }  // namespace
 
-TEST_CASE("random numbers of the host, and what the library draws meanwhile") {
+TEST_CASE("random numbers of the host, and those that the library draws meanwhile") {
     Run run(Noisy{});
     run.step();
     const std::string text = refused([&] { run.step(); });
@@ -193,7 +195,7 @@ TEST_CASE("random numbers of the host, and what the library draws meanwhile") {
 }
 
 namespace {
-struct Normed {
+struct FrozenNorm {
     ls::Linear a{4, 4};
     ls::BatchNorm2d norm{4};
     ls::Dropout drop{0.5};
@@ -202,9 +204,9 @@ struct Normed {
 };
 }  // namespace
 
-TEST_CASE("tracing again changes nothing: masks, running statistics, hooks, replicas") {
+TEST_CASE("tracing again does not change masks, running statistics, hooks or replicas") {
     ls::manual_seed(6);
-    const Normed net;
+    const FrozenNorm net;
     Run often(net), once(net);
     once.x = often.x;
     once.y = often.y;
@@ -251,9 +253,9 @@ struct Options {
 };
 }  // namespace
 
-TEST_CASE("options of layers are part of the key, in lists and in structs of your own, too") {
+TEST_CASE("options of layers are part of the key, also in lists and custom structs") {
     ls::manual_seed(8);
-    ls::DataParallel<Options> model(Options{}, devices(1));
+    ls::DataParallel<Options> model(Options{}, cpu_devices(1));
     ls::SGD sgd(model, {.lr = 0});
     const ls::Tensor x = ls::Tensor::randn({6, 4}), y = ls::Tensor::randn({6, 4});
     const auto loss = [&] { return model.step(sgd, x, y, ls::mse_loss).item(); };
@@ -309,7 +311,7 @@ struct WithGlobal {
 
 }  // namespace
 
-TEST_CASE("a layer that the model does not list is refused, in step and in forward") {
+TEST_CASE("a layer that the model does not list is rejected by step and forward") {
     constexpr const char* said =
         " requires a gradient and is not a parameter of the model; list its layer in LOCKSTEP_MEMBERS, or detach() it";
     const auto check = [&](auto net, const std::string& call, const std::string& shape) {
@@ -330,7 +332,7 @@ TEST_CASE("a layer that the model does not list is refused, in step and in forwa
     check(WithGlobal{}, "linear", "(4, 4)");
 }
 
-TEST_CASE("a tensor that the loss captured and that requires a gradient; members of the model may be captured") {
+TEST_CASE("a loss may capture members of the model, but no other tensor that requires a gradient") {
     Run run(Plain{}, 2);
     const ls::Tensor weight = ls::Tensor::full({4}, 2).requires_grad_();
     const auto weighted = [&weight](const ls::Tensor& a, const ls::Tensor& b) {
@@ -362,7 +364,7 @@ TEST_CASE("teachers: under NoGrad, detached, frozen") {
     CHECK(steps_with([&](const ls::Tensor& x) { return teacher(x); }) == 1);
 }
 
-TEST_CASE("nothing to train: step is an error") {
+TEST_CASE("a step with nothing to train is an error") {
     Run run(Plain{}, 2);
     run.step();
     CHECK(has(message_of<ls::InvalidArgument>([&] {

@@ -9,7 +9,8 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 
@@ -25,7 +26,7 @@ Tensor counted(const Shape& shape, Device device = {}) {
     return Tensor::from(values, shape, device);
 }
 
-/// What `call` says when it throws InvalidArgument.
+/// Message of the InvalidArgument that `call` throws.
 template <class Call>
 std::string refusal(Call call) {
     try {
@@ -40,7 +41,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("scatter cuts as torch.chunk does", "[functions]") {
+TEST_CASE("scatter cuts like torch.chunk", "[functions]") {
     struct Cut {
         std::int64_t rows;
         int devices;
@@ -63,7 +64,7 @@ TEST_CASE("scatter cuts as torch.chunk does", "[functions]") {
     }
 }
 
-TEST_CASE("scatter along another dimension, with sizes given, as views", "[functions]") {
+TEST_CASE("scatter along another dimension, with given sizes, as views", "[functions]") {
     const auto columns = scatter(counted({2, 3}), cpu_devices(2), -1);
     CHECK(columns[0].to_vector<float>() == Floats{0, 1, 3, 4});
     CHECK(columns[1].to_vector<float>() == Floats{2, 5});
@@ -121,7 +122,7 @@ TEST_CASE("gather along a dimension, of scalars, on the host", "[functions]") {
     CHECK(one[0].to_vector<float>() == Floats{0, 1});
 }
 
-TEST_CASE("gradients go back through scatter and gather", "[functions]") {
+TEST_CASE("gradients flow through scatter and gather", "[functions]") {
     const Tensor x = counted({5, 2});
     x.requires_grad_();
     auto parts = scatter(x, cpu_devices(3));
@@ -191,7 +192,7 @@ struct Scaled {
 
 }  // namespace
 
-TEST_CASE("replicate and parallel_apply: outputs and summed gradients of the whole batch", "[functions]") {
+TEST_CASE("replicate and parallel_apply give the outputs and summed gradients of the whole batch", "[functions]") {
     for (const int devices : {1, 2, 3, 4}) {
         for (const Device home : {Device::host(), Device::cpu(0)}) {
             Net net;
@@ -222,7 +223,7 @@ TEST_CASE("replicate and parallel_apply: outputs and summed gradients of the who
     }
 }
 
-TEST_CASE("a replica at home shares memory, the others do not", "[functions]") {
+TEST_CASE("a replica on the model's device shares its memory, and the others do not", "[functions]") {
     Net net;
     for (const NamedTensor& named : named_tensors(net))
         named.member->rebind(named.member->tensor().detach().to(Device::cpu(0)));
@@ -236,13 +237,13 @@ TEST_CASE("a replica at home shares memory, the others do not", "[functions]") {
     CHECK(training_modes(replicate(net, cpu_devices(2))[1]) == training_modes(net));
 }
 
-TEST_CASE("a tuple spreads over forward's parameters", "[functions]") {
+TEST_CASE("the elements of a tuple become forward's arguments", "[functions]") {
     std::vector<Scaled> models(2);
     const auto outputs = parallel_apply(models, scatter(std::make_tuple(counted({4}), 3.0), cpu_devices(2)));
     CHECK(gather(outputs, Device::host()).to_vector<float>() == Floats{0, 3, 6, 9});
 }
 
-TEST_CASE("the functions refuse what would lose data", "[functions]") {
+TEST_CASE("the functions reject calls that would lose data", "[functions]") {
     const auto says = [](const std::string& text, const std::string& a, const std::string& b = "") {
         INFO(text);
         CHECK(contains(text, a));

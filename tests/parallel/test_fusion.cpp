@@ -1,13 +1,12 @@
-// A program makes one record of a ReLU and its neighbour. Used eagerly no two records meet: both must give the same
-// bits.
+// A program fuses a ReLU and its neighbour into one record. Eager calls are not fused: both must be bit-identical.
 #include <algorithm>
 
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/program/trace_shard.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
 
@@ -23,7 +22,7 @@ struct ReluFirst {
     }
 };
 
-/// Pooling before ReLU, and channels that fill no block.
+/// Pooling before ReLU, and a number of channels that does not fill a block.
 struct PoolFirst {
     Conv2d conv1{1, 10, 5}, conv2{10, 20, 5}, conv3{20, 32, 3};
     LOCKSTEP_MEMBERS(conv1, conv2, conv3)
@@ -33,7 +32,7 @@ struct PoolFirst {
     }
 };
 
-/// Everything that lies between two records is used by a third.
+/// Every value between two records is used by a third.
 struct Shared {
     Conv2d conv1{1, 16, 3}, conv2{16, 16, 3};
     LOCKSTEP_MEMBERS(conv1, conv2)
@@ -62,6 +61,17 @@ struct Rows {
         const std::int64_t images = x.size(0);
         const Tensor rows = relu(many(x.reshape({images * 28, 28}))).reshape({images, 560}).tag_batch();
         return cat({relu(few(x.flatten(1))), rows}, 1);
+    }
+};
+
+/// Normalisations with different numbers of channels, before ReLU and not; one layer is called twice.
+struct Normalized {
+    Conv2d conv1{1, 3, 3}, conv2{3, 20, 3};
+    BatchNorm2d norm1{3}, norm2{20};
+    LOCKSTEP_MEMBERS(conv1, conv2, norm1, norm2)
+    Tensor forward(const Tensor& x) {
+        const Tensor y = norm1(relu(norm1(conv1(x))));
+        return relu(norm2(conv2(y))).flatten(1);
     }
 };
 
@@ -133,16 +143,17 @@ std::ptrdiff_t count(const std::vector<std::string>& names, const char* name) {
 
 }  // namespace
 
-TEST_CASE("a program with fused records has the bits of the operations one by one") {
+TEST_CASE("a program with fused records is bit-identical to separate operations") {
     check_same_bits<ReluFirst>();
     check_same_bits<PoolFirst>();
     check_same_bits<Shared>();
     check_same_bits<Odd>();
     check_same_bits<Rows>();
+    check_same_bits<Normalized>();
 }
 
-TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what lies between") {
-    if (cpu::allowed_isa() < cpu::Isa::avx2) return;  // there oneDNN chooses layouts that differ from layer to layer
+TEST_CASE("a ReLU and its neighbour are one record if nothing else uses the value between them") {
+    if (cpu::allowed_isa() < cpu::Isa::avx2) return;  // then oneDNN chooses layouts that differ from layer to layer
     const auto cnn = operations<test::Cnn>();
     CHECK(count(cnn, "conv2d_relu_forward") == 2);
     CHECK(count(cnn, "conv2d_forward") == 0);
@@ -157,9 +168,46 @@ TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what 
     CHECK(count(first, "max_pool2d_relu_backward") == 2);
     CHECK(count(first, "relu_backward") == 0);
     const auto small = operations<test::Small>();
-    CHECK(count(small, "max_pool2d_relu_backward") == 1);  // the other ReLU's result was made row-major
+    CHECK(count(small, "max_pool2d_relu_backward") == 1);  // the other ReLU's result was row-major
     CHECK(count(operations<Rows>(), "linear_relu_forward") == 2);
     const auto shared = operations<Shared>();
     CHECK(count(shared, "conv2d_relu_forward") == 0);
     CHECK(count(shared, "relu") == 2);
+}
+
+TEST_CASE("layers of a kind commit their state in one record") {
+    const auto names = operations<Normalized>();
+    CHECK(count(names, "batch_norm_stats") == 3);
+    CHECK(count(names, "batch_norm_relu_normalize") == 2);
+    CHECK(count(names, "batch_norm_normalize") == 1);
+    CHECK(count(names, "batch_norm_pool_stats") == 1);
+    // The second call of norm1 continues from the result of the first one.
+    CHECK(count(names, "batch_norm_update_running") == 2);
+    CHECK(count(names, "increment_counter") == 2);
+}
+
+TEST_CASE("joined records leave the state of the operations one by one") {
+    manual_seed(1);
+    Normalized eager;
+    const ComputeScope one_thread(1, false);
+    DataParallel<Normalized> model(eager, test::cpu_devices(2), {.shards = 1, .threads_per_shard = 1});
+    const test::Images images(12);
+    for (int step = 0; step < 3; ++step) {
+        const Tensor x = images.pixels * (1.0 + step);
+        (void)eager.forward(x);
+        (void)model.forward(x);
+    }
+    model.synchronize();
+    const auto expected = named_tensors(eager), found = named_tensors(*model);
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        INFO(found[i].name);
+        const Tensor &a = expected[i].member->tensor(), b = found[i].member->tensor().to(Device::host());
+        if (a.dtype() == DType::f32)
+            CHECK((bytes_of(a) == bytes_of(b)));
+        else
+            CHECK(a.item() == b.item());
+    }
+    CHECK(model->norm1.num_batches_tracked->tensor().item() == 6);
+    CHECK(model->norm2.num_batches_tracked->tensor().item() == 3);
 }

@@ -1,5 +1,5 @@
-// GradScaler in steps and in PyTorch's longer form, beside what PyTorch did (recorded_scales.h). In several processes:
-// test_grad_scaler_ranks.
+// GradScaler in steps and in PyTorch's manual form, compared with PyTorch's results (recorded_scales.h). In several
+// processes: test_grad_scaler_ranks.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,15 +16,13 @@
 #include "lockstep/parallel/runner.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/kinked_run.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/scaled_training.h"
-#include "lockstep/tests/parallel/taken_warnings.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
-using test::Kinked;
-using Trained = test::KinkedRun;
+using test::KinkNet;
+using Trained = test::KinkTraining;
 using Model = Trained::Model;
 
 namespace {
@@ -39,7 +37,7 @@ const test::NamedOptimizer<Model>& sgd() { return test::all_optimizers<Model>()[
 
 }  // namespace
 
-TEST_CASE("a bad gradient skips exactly its step on every replica, and the scale goes PyTorch's way") {
+TEST_CASE("a bad gradient skips exactly its step on every replica, and the scale follows PyTorch") {
     const auto check = [](const test::RecordedScales& recorded, int devices, ReductionMode reduction, int parts) {
         INFO("scale " << recorded.options.init_scale << " at first, " << devices << " devices, " << parts
                       << " microbatches" << (reduction == ReductionMode::root ? ", root" : ", slices"));
@@ -57,7 +55,7 @@ TEST_CASE("a bad gradient skips exactly its step on every replica, and the scale
     for (const auto& recorded : all) check(recorded, 3, ReductionMode::slice_wise, 1);
 }
 
-TEST_CASE("a scale that is a power of two changes no bit of what is trained, nobody waiting in between") {
+TEST_CASE("a scale that is a power of two changes no bit of the weights, and no step waits") {
     const std::vector<std::vector<GradientClip>> clips{
         {}, {ClipGradNorm{.max_norm = 0.1}, ClipGradValue{.clip_value = 0.01}}};
     for (const auto& named : test::all_optimizers<Model>())
@@ -72,16 +70,17 @@ TEST_CASE("a scale that is a power of two changes no bit of what is trained, nob
                 for (int i = 0; i < 6; ++i)
                     for (Trained* each : {&with, &without}) each->step(i, i == 3);
                 CHECK((with.state() == without.state()));
-                CHECK(scaler.get_scale() == 131072);  // 65536, twice as much after two, half after one, and again
+                CHECK(scaler.get_scale() == 131072);  // 65536, doubled after two steps, halved after one, and doubled
+                                                      // again
             }
 }
 
-TEST_CASE("a loss that is not finite skips the step where the loss is scaled") {
+TEST_CASE("a non-finite loss skips the step if the loss is scaled") {
     GradScaler scaler;
     Trained trained(sgd(), {.scaler = &scaler});
     trained.step(0);
     const auto before = trained.state();
-    Tensor x = test::kinked_rows(1);
+    Tensor x = test::kink_rows(1);
     x.select(0, 2).copy_(Tensor::full({6}, std::numeric_limits<float>::infinity()));
     const StepLoss bad = trained.model.step(*trained.optimizer, x, x, test::mean_of_outputs, trained.how);
     CHECK_FALSE(std::isfinite(bad.item()));
@@ -97,9 +96,9 @@ Tensor classes(std::int64_t first) { return Tensor::from(std::vector<std::int64_
 
 }  // namespace
 
-TEST_CASE("a step that is refused leaves the scale as it was") {
+TEST_CASE("a refused step leaves the scale unchanged") {
     GradScaler scaler({.growth_interval = 1});
-    DataParallel<small_net::Net> model(small_net::Net{}, small_net::devices(2), {.shards = 4});
+    DataParallel<test::ConvNet> model(test::ConvNet{}, test::cpu_devices(2), {.shards = 4});
     SGD optimizer(model);
     const Tensor images = Tensor::randn({4, 2, 7, 7});
     const auto step = [&](std::int64_t first) {
@@ -115,7 +114,7 @@ TEST_CASE("a step that is refused leaves the scale as it was") {
 
 namespace {
 
-/// One weight whose gradient is what its input says.
+/// One weight whose gradient is its input.
 struct One {
     Parameter weight{Tensor::full({1}, 1)};
     LOCKSTEP_MEMBERS(weight)
@@ -124,13 +123,13 @@ struct One {
 
 }  // namespace
 
-TEST_CASE("the longer form goes PyTorch's way, to the ends of f32 too") {
+TEST_CASE("the manual form follows PyTorch, up to the limits of f32") {
     for (const auto& recorded : test::recorded_scales())
         for (const bool wrapped : {false, true}) {
             INFO("scale " << recorded.options.init_scale << " at first" << (wrapped ? ", wrapped" : ""));
             One plain;
             std::unique_ptr<DataParallel<One>> model;
-            if (wrapped) model = std::make_unique<DataParallel<One>>(One{}, small_net::devices(2));
+            if (wrapped) model = std::make_unique<DataParallel<One>>(One{}, test::cpu_devices(2));
             const auto optimizer = wrapped ? std::make_unique<SGD>(*model, SgdOptions{.lr = 0})
                                            : std::make_unique<SGD>(plain, SgdOptions{.lr = 0});
             GradScaler scaler(recorded.options);
@@ -149,17 +148,17 @@ TEST_CASE("the longer form goes PyTorch's way, to the ends of f32 too") {
         }
 }
 
-TEST_CASE("the longer form trains as without a scaler, clipped after unscale_, with two optimizers") {
+TEST_CASE("the manual form trains as without a scaler, with clipping after unscale_ and two optimizers") {
     const auto train = [](bool scales) {
-        Model model(test::seeded_kinked(), small_net::devices(3), {.shards = 4, .seed = 5});
-        Kinked aside = test::seeded_kinked();
+        Model model(test::seeded_kink_net(), test::cpu_devices(3), {.shards = 4, .seed = 5});
+        KinkNet aside = test::seeded_kink_net();
         SGD first(model, {.lr = 0.05, .momentum = 0.9}), second(aside, {.lr = 0.1});
         GradScaler scaler({.growth_interval = 2, .enabled = scales});
         std::vector<double> norms;
         for (int i = 0; i < 5; ++i) {
             first.zero_grad();
             second.zero_grad();
-            const Tensor x = test::kinked_rows(i);
+            const Tensor x = test::kink_rows(i);
             scaler.scale(mean(model.forward(x))).backward();
             scaler.scale(mean(aside.forward(x))).backward();
             scaler.unscale_(first);
@@ -174,13 +173,13 @@ TEST_CASE("the longer form trains as without a scaler, clipped after unscale_, w
     CHECK((train(true) == train(false)));
 }
 
-TEST_CASE("both forms in turns have one scale") {
+TEST_CASE("both forms in turn share one scale") {
     GradScaler scaler({.growth_interval = 2});
     Trained trained(sgd(), {.scaler = &scaler});
     trained.step(0);
     const auto by_hand = [&](int number, bool bad) {
         trained.optimizer->zero_grad();
-        scaler.scale(mean(trained.model.forward(test::kinked_rows(number, bad)))).backward();
+        scaler.scale(mean(trained.model.forward(test::kink_rows(number, bad)))).backward();
         scaler.step(*trained.optimizer);
         scaler.update();
     };
@@ -197,7 +196,7 @@ TEST_CASE("both forms in turns have one scale") {
     CHECK(scaler.get_scale() == 3);
 }
 
-TEST_CASE("a scaler that is not enabled is none") {
+TEST_CASE("a disabled scaler has no effect") {
     GradScaler scaler({.enabled = false});
     Trained with(sgd(), {.scaler = &scaler}), without(sgd(), {});
     for (const int number : {0, 1})
@@ -222,7 +221,7 @@ std::string refusal(const std::function<void()>& call) {
 
 }  // namespace
 
-TEST_CASE("options that cannot be are refused") {
+TEST_CASE("invalid options of a scaler are rejected") {
     const auto made = [](const GradScalerOptions& options) { return refusal([&] { GradScaler scaler(options); }); };
     CHECK(made({.init_scale = 0}) == "GradScaler: invalid init_scale (0); expected a finite f32 above 0");
     CHECK_THAT(made({.init_scale = 1e39}), test::contains("finite f32"));
@@ -233,7 +232,7 @@ TEST_CASE("options that cannot be are refused") {
     CHECK(made({}) == "");
 }
 
-TEST_CASE("calls out of their order are refused as PyTorch refuses them") {
+TEST_CASE("calls in the wrong order are rejected as in PyTorch") {
     One one;
     SGD optimizer(one, {.lr = 0.1});
     GradScaler scaler;
@@ -251,7 +250,7 @@ TEST_CASE("calls out of their order are refused as PyTorch refuses them") {
     CHECK_THAT(refusal([&] { scaler.update(0.0); }), test::contains("invalid new_scale (0)"));
 }
 
-TEST_CASE("gradients in f16 are not unscaled, as in PyTorch") {
+TEST_CASE("f16 gradients are not unscaled, as in PyTorch") {
     One one;
     to(one, DType::f16);
     SGD optimizer(one, {.lr = 0.1});
@@ -260,7 +259,7 @@ TEST_CASE("gradients in f16 are not unscaled, as in PyTorch") {
     CHECK_THAT(refusal([&] { scaler.unscale_(optimizer); }), test::contains("Attempting to unscale FP16 gradients"));
 }
 
-TEST_CASE("a scaler of another model, and a state that cannot be, are refused") {
+TEST_CASE("a scaler of another model and an impossible state are rejected") {
     GradScaler scaler;
     Trained first(sgd(), {.scaler = &scaler}), second(sgd(), {.scaler = &scaler});
     first.step(0);
@@ -283,8 +282,8 @@ TEST_CASE("a scaler of another model, and a state that cannot be, are refused") 
     CHECK(scaler.get_scale() == 8);
 }
 
-TEST_CASE("a run all of whose steps are skipped warns, and ends when the scale is 0") {
-    const test::TakenWarnings warnings;
+TEST_CASE("a run that skips all its steps warns, and ends when the scale reaches 0") {
+    const test::Warnings warnings;
     DataParallel model(Affine{}, Devices({Device::cpu(0)}));
     SGD optimizer(model, {.lr = 0.1});
     const float infinite = std::numeric_limits<float>::infinity();
@@ -292,17 +291,17 @@ TEST_CASE("a run all of whose steps are skipped warns, and ends when the scale i
                   {.batch_size = 4});
     GradScaler scaler;
     Runner runner(model, optimizer, loader, mse_loss, {.steps = 1000, .step = {.scaler = &scaler}});
-    CHECK(::message_of<Error>([&] { runner.run(); }) ==
+    CHECK(test::message_of<Error>([&] { runner.run(); }) ==
           "GradScaler: the scale is 0 after 200 consecutive skipped steps; expected gradients that are finite at some "
           "scale: check the data, the loss and the learning rate");
-    // After 50, 100 and 150 halvings; f32 has no 2^(16 - 200).
-    REQUIRE(warnings.all().size() == 3);
-    CHECK(warnings.all()[0] ==
+    // After 50, 100 and 150 halvings; f32 cannot represent 2^(16 - 200).
+    REQUIRE(warnings.texts().size() == 3);
+    CHECK(warnings.texts()[0] ==
           fmt::format("GradScaler: skipped 50 consecutive steps with non-finite gradients; the scale is {}",
                       std::ldexp(1.0, 16 - 50)));
     GradScaler good;
     for (int i = 0; i < 49; ++i) good.note_step(true);
     good.note_step(false);
     for (int i = 0; i < 49; ++i) good.note_step(true);
-    CHECK(warnings.all().size() == 3);
+    CHECK(warnings.texts().size() == 3);
 }

@@ -1,20 +1,20 @@
-// GradScaler over several processes: every rank skips the same steps and has the same scale, with the bits of one.
+// GradScaler over several processes: every rank skips the same steps and has the same scale, bit-identical to one.
 #include <fmt/format.h>
 
 #include <vector>
 
 #include "lockstep/ops/grad_scaler.h"
 #include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/power_sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/scaled_training.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
-using test::Kinked;
+using namespace lockstep::test;
+using test::KinkNet;
 
 namespace {
 
@@ -29,36 +29,37 @@ std::vector<std::vector<float>> values_of(Model& model) {
 
 }  // namespace
 
-TEST_CASE("a bad gradient skips exactly its step on every rank, and the scale goes PyTorch's way") {
+TEST_CASE("a bad gradient skips exactly its step on every rank, and the scale follows PyTorch") {
     for (const int ranks : {2, 4})
         CHECK(on_ranks(ranks, [](ProcessGroup& group) {
                   for (const auto& recorded : test::ordinary_scales())
                       for (const int parts : {1, 2}) {
                           const StepOptions how{.accumulation_steps = parts, .clip = {ClipGradNorm{.max_norm = 0.1}}};
-                          DistributedDataParallel<Kinked> model(test::seeded_kinked(), group,
-                                                                {.shards = 4, .seed = 5, .bucket_bytes = 300});
+                          DistributedDataParallel<KinkNet> model(test::seeded_kink_net(), group,
+                                                                 {.shards = 4, .seed = 5, .bucket_bytes = 300});
                           SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
                           const std::string wrong = test::train_as_recorded(model, sgd, recorded, how);
                           expect(wrong.empty(), wrong);
                           model.engine().verify_replicas();
-                          DataParallel<Kinked> alone(test::seeded_kinked(), Devices({Device::cpu(0)}),
-                                                     {.shards = 4, .seed = 5});
+                          DataParallel<KinkNet> alone(test::seeded_kink_net(), Devices({Device::cpu(0)}),
+                                                      {.shards = 4, .seed = 5});
                           SGD its(alone, {.lr = 0.05, .momentum = 0.9});
                           test::train_as_recorded(alone, its, recorded, how);
-                          expect(values_of(model) == values_of(alone), "the ranks have other bits than one process");
+                          expect(values_of(model) == values_of(alone),
+                                 "the ranks are not bit-identical to one process");
                       }
               }) == "");
 }
 
-TEST_CASE("the longer form: what one rank's gradients are decides for all") {
+TEST_CASE("in the manual form, one rank's gradients decide for all") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel<Kinked> model(test::seeded_kinked(), group);
+              DistributedDataParallel<KinkNet> model(test::seeded_kink_net(), group);
               SGD sgd(model, {.lr = 0.05});
               GradScaler scaler({.growth_interval = 2});
               for (int i = 0; i < 4; ++i) {
                   const bool bad = i == 1;
                   sgd.zero_grad();
-                  const Tensor x = test::kinked_rows(10 * i + group.rank(), bad && group.rank() == 1);
+                  const Tensor x = test::kink_rows(10 * i + group.rank(), bad && group.rank() == 1);
                   scaler.scale(mean(model.forward(x))).backward();
                   expect(scaler.step(sgd) != bad, fmt::format("step {}", i));
                   scaler.update();
@@ -68,17 +69,17 @@ TEST_CASE("the longer form: what one rank's gradients are decides for all") {
           }) == "");
 }
 
-TEST_CASE("what does not go with a scaler is refused on every rank") {
+TEST_CASE("options that exclude a scaler are rejected on every rank") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              const Tensor x = test::kinked_rows(0);
+              const Tensor x = test::kink_rows(0);
               GradScaler scaler;
-              DistributedDataParallel<Kinked> hooked(test::seeded_kinked(), group);
+              DistributedDataParallel<KinkNet> hooked(test::seeded_kink_net(), group);
               hooked.register_comm_hook(group, power_sgd_hook());
               SGD its(hooked);
               expect_throws<InvalidArgument>("a GradScaler cannot be combined with a communication hook", [&] {
                   hooked.step(its, x, x, test::mean_of_outputs, {.scaler = &scaler});
               });
-              DistributedDataParallel<Kinked> model(test::seeded_kinked(), group);
+              DistributedDataParallel<KinkNet> model(test::seeded_kink_net(), group);
               SGD sgd(model);
               GradScaler own({.init_scale = group.rank() == 0 ? 2.0 : 4.0});
               expect_throws<Error>("does not compute gradients of the same parameters", [&] {

@@ -4,15 +4,18 @@
 #include <functional>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/loss_cases.h"
+#include "lockstep/tests/fixtures/double_precision.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
 /// PyTorch's manual step: the loss is computed on outputs gathered on the first device.
-Found manual_step(const Net& net, int k, const Case& c, const Batch& batch, const ls::Tensor& dense) {
-    ls::DataParallel<Net> model(net, devices(k));
+LossAndGradients manual_step(const ConvNet& net, int k, const LossCase& c, const ConvNetBatch& batch,
+                             const ls::Tensor& dense) {
+    ls::DataParallel<ConvNet> model(net, cpu_devices(k));
     const ls::Tensor output = model(batch.images);
     CaseLoss function = loss_of(c);
     const ls::Device device = output.device();
@@ -23,21 +26,21 @@ Found manual_step(const Net& net, int k, const Case& c, const Batch& batch, cons
     return {value.item(), gradients_of(*model)};
 }
 
-void compare(const Case& c, std::int64_t rows) {
+void compare(const LossCase& c, std::int64_t rows) {
     ls::manual_seed(17);
-    Net net;
-    const Batch batch = make_batch(rows);
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(rows);
     const ls::Tensor dense = ls::Tensor::randn({rows, 5});
-    const Expected right = expected(c, parameters_of(net), batch, dense);
-    const auto check = [&](const std::string& form, const std::function<Found(int)>& run) {
-        const Found one = run(1);
+    const LossAndGradients right = expected(c, parameters_of(net), batch, dense);
+    const auto check = [&](const std::string& form, const std::function<LossAndGradients(int)>& run) {
+        const LossAndGradients one = run(1);
         const double error_of_one = relative_error(one.gradients, right.gradients);
         INFO(form << ", " << c.name << ", " << rows << " rows");
         CHECK(error_of_one < 1e-6);
         CHECK(one.loss == Approx(right.loss).epsilon(1e-5));
         for (const int k : {2, 3, 4, 8}) {
             INFO(k << " devices");
-            const Found found = run(k);
+            const LossAndGradients found = run(k);
             CHECK(relative_error(found.gradients, right.gradients) <= 2 * error_of_one);
             CHECK(found.loss == Approx(right.loss).epsilon(1e-5));
         }
@@ -50,10 +53,10 @@ void compare(const Case& c, std::int64_t rows) {
 }  // namespace
 
 TEST_CASE("gradients on several devices are those of the whole batch: even and uneven batches, few rows, one row") {
-    for (const std::int64_t rows : {48, 47, 33, 5, 3, 1}) compare(cases[0], rows);
+    for (const std::int64_t rows : {48, 47, 33, 5, 3, 1}) compare(loss_cases[0], rows);
 }
 
 TEST_CASE("gradients of weighted, masked, summed and combined losses are those of the whole batch") {
-    for (std::size_t i = 1; i < cases.size(); ++i)
-        for (const std::int64_t rows : {48, 29, 5}) compare(cases[i], rows);
+    for (std::size_t i = 1; i < loss_cases.size(); ++i)
+        for (const std::int64_t rows : {48, 29, 5}) compare(loss_cases[i], rows);
 }

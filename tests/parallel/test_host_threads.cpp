@@ -1,5 +1,5 @@
-// Several threads of the host program: one wrapper says that another thread uses it, several wrappers and copies don't
-// mind each other.
+// Several threads of the host program: a wrapper reports its use by another thread; several wrappers and copies are
+// independent.
 #include <atomic>
 #include <functional>
 #include <stdexcept>
@@ -11,11 +11,13 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
-#include "lockstep/tests/parallel/test_operations.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 using ls::Device;
 using ls::InvalidArgument;
 
@@ -27,11 +29,11 @@ const std::string advice =
     " is used by another thread; expected one thread at a time, or a separate instance for each thread (or a copy of "
     "the module, made between two calls)";
 
-/// While it is traced, forward stands at a gate: the wrapper is inside a call as long as that is closed.
+/// While it is traced, forward waits at a gate: the wrapper is inside a call until the gate opens.
 struct Held {
-    Net net;
-    test_operations::Gate* entered = nullptr;
-    test_operations::Gate* leave = nullptr;
+    ConvNet net;
+    Gate* entered = nullptr;
+    Gate* leave = nullptr;
     LOCKSTEP_MEMBERS(net)
     ls::Tensor forward(const ls::Tensor& x) {
         if (entered) entered->open();
@@ -45,7 +47,7 @@ struct Rows {
     std::tuple<ls::Tensor> get(std::int64_t row) const { return {ls::Tensor::full({1}, static_cast<double>(row))}; }
 };
 
-/// Losses of `steps` steps and the parameters after them, of a model and data of their own.
+/// Losses of `steps` steps and the parameters after them, of a separate model and data.
 struct Training {
     std::vector<double> losses;
     std::vector<Array> parameters;
@@ -55,12 +57,12 @@ struct Training {
 };
 
 struct Start {
-    Net net;
-    Batch batch;
+    ConvNet net;
+    ConvNetBatch batch;
 };
 
 Training train(const Start& start, int steps, bool longer) {
-    ls::DataParallel<Net> model(start.net, devices(3), {.shards = 3});
+    ls::DataParallel<ConvNet> model(start.net, cpu_devices(3), {.shards = 3});
     ls::SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
     Training result;
     for (int i = 0; i < steps; ++i) {
@@ -86,16 +88,16 @@ void in_threads(const std::vector<std::function<void()>>& bodies) {
 
 }  // namespace
 
-TEST_CASE("a wrapper in use by another thread says so in every call, and goes on unharmed") {
+TEST_CASE("calls to a wrapper that another thread is using throw and do not disturb it") {
     ls::manual_seed(31);
-    test_operations::Gate entered, leave;
+    Gate entered, leave;
     Held net;
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Held> twin(net, devices(2));
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<Held> twin(net, cpu_devices(2));
     ls::SGD twin_sgd(twin, {.lr = 0.1});
     net.entered = &entered;
     net.leave = &leave;
-    ls::DataParallel<Held> model(net, devices(2));
+    ls::DataParallel<Held> model(net, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.1});
     double loss = 0;
     std::thread user([&] { loss = model.step(sgd, batch.images, batch.labels, ls::nll_loss).item(); });
@@ -116,21 +118,21 @@ TEST_CASE("a wrapper in use by another thread says so in every call, and goes on
     refused("steps_done", [&] { (void)model.engine().steps_done(); });
     refused("verify_replicas", [&] { model.engine().verify_replicas(); });
     refused("traces", [&] { (void)model.engine().traces(); });
-    CHECK(model.devices().size() == 2);  // what never changes may be asked for
+    CHECK(model.devices().size() == 2);  // constant properties may be read
     CHECK(model.shards() == 2);
     leave.open();
     user.join();
     CHECK(loss == twin.step(twin_sgd, batch.images, batch.labels, ls::nll_loss).item());
-    // One thread after another is fine.
+    // One thread after another is allowed.
     CHECK(model.step(sgd, batch.images, batch.labels, ls::nll_loss).item() ==
           twin.step(twin_sgd, batch.images, batch.labels, ls::nll_loss).item());
     CHECK(relative_error(parameters_of(*model), parameters_of(*twin)) == 0);
 }
 
-TEST_CASE("two threads that fight for one wrapper get errors and no crash") {
+TEST_CASE("two threads that compete for one wrapper get errors and do not crash") {
     ls::manual_seed(32);
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Net> model(Net{}, devices(2));
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.01});
     std::atomic<int> done{0}, refused{0}, steps{0};
     const auto fight = [&](const std::function<void()>& call) {
@@ -161,10 +163,10 @@ TEST_CASE("two threads that fight for one wrapper get errors and no crash") {
     model.engine().verify_replicas();
 }
 
-TEST_CASE("a wrapper that is called inside of its own forward, or of another's, says so") {
+TEST_CASE("a wrapper called inside its own forward, or another's, throws") {
     ls::manual_seed(33);
-    const Batch batch = make_batch(4);
-    ls::DataParallel<Net> model(Net{}, devices(2)), other(Net{}, devices(2));
+    const ConvNetBatch batch = make_batch(4);
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2)), other(ConvNet{}, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.1});
     const auto within = [&](const std::function<void()>& call) {
         return message_of<InvalidArgument>([&] {
@@ -180,16 +182,15 @@ TEST_CASE("a wrapper that is called inside of its own forward, or of another's, 
           "train: called inside a forward or loss of this model itself; expected a computation with its members");
     CHECK(within([&] { (void)other(batch.images); }) ==
           "forward: called inside a forward or loss of another model; expected a call of the module that it wraps");
-    CHECK(within([&] { (void)model->fc1; }) == "nothing was thrown");  // members are there
+    CHECK(within([&] { (void)model->fc1; }) == "");  // members are accessible
     model.step(sgd, batch.images, batch.labels, ls::nll_loss).item();
 }
 
-TEST_CASE(
-    "several wrappers on the same devices, each used by a thread of its own, give the bits that they give alone") {
+TEST_CASE("wrappers that share devices, each used by its own thread, are bit-identical to separate runs") {
     ls::manual_seed(34);
     constexpr int steps = 12;
     std::vector<Start> starts;
-    for (int i = 0; i < 4; ++i) starts.push_back({Net{}, make_batch(5 + i)});
+    for (int i = 0; i < 4; ++i) starts.push_back({ConvNet{}, make_batch(5 + i)});
     std::vector<Training> alone, together(starts.size());
     for (std::size_t i = 0; i < starts.size(); ++i) alone.push_back(train(starts[i], steps, i % 2 == 1));
     std::vector<std::function<void()>> bodies;
@@ -199,23 +200,23 @@ TEST_CASE(
     for (std::size_t i = 0; i < starts.size(); ++i) CHECK(together[i] == alone[i]);
 }
 
-TEST_CASE("a copy of the model is used by another thread while training goes on") {
+TEST_CASE("a copy of the model is used by another thread while training continues") {
     ls::manual_seed(35);
-    const Start start{Net{}, make_batch(9)};
+    const Start start{ConvNet{}, make_batch(9)};
     const Training alone = train(start, 20, false);
 
-    ls::DataParallel<Net> model(start.net, devices(3), {.shards = 3});
+    ls::DataParallel<ConvNet> model(start.net, cpu_devices(3), {.shards = 3});
     ls::SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
     Training training;
     for (int i = 0; i < 5; ++i)
         training.losses.push_back(model.step(sgd, start.batch.images, start.batch.labels, ls::nll_loss).item());
-    Net copy = *model;
-    const Batch own = make_batch(4);
+    ConvNet copy = *model;
+    const ConvNetBatch own = make_batch(4);
     const Floats expected = [&] {
-        Net twin = copy;
+        ConvNet twin = copy;
         return twin.forward(own.images.to(Device::cpu(0))).detach().to_vector<float>();
     }();
-    CHECK(copy.fc1.weight->device() == Device::cpu(0));  // where replica 0 lies
+    CHECK(copy.fc1.weight->device() == Device::cpu(0));  // device of replica 0
     bool same = true, trained = false;
     std::thread reader([&] {
         for (int i = 0; i < 30; ++i) {
@@ -236,13 +237,13 @@ TEST_CASE("a copy of the model is used by another thread while training goes on"
     CHECK(training == alone);
 }
 
-TEST_CASE("a loader that another thread goes through says so") {
-    ls::DataParallel<Net> model(Net{}, devices(2));
+TEST_CASE("a second thread that iterates a loader gets an error") {
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(2));
     struct Slow : Rows {
-        test_operations::Gate* entered;
-        test_operations::Gate* leave;
+        Gate* entered;
+        Gate* leave;
         bool* held;
-        Slow(test_operations::Gate& e, test_operations::Gate& l, bool& h) : entered(&e), leave(&l), held(&h) {}
+        Slow(Gate& e, Gate& l, bool& h) : entered(&e), leave(&l), held(&h) {}
         std::tuple<ls::Tensor> get(std::int64_t row) const {
             if (*held) {
                 entered->open();
@@ -251,7 +252,7 @@ TEST_CASE("a loader that another thread goes through says so") {
             return Rows::get(row);
         }
     };
-    test_operations::Gate entered, leave;
+    Gate entered, leave;
     bool held = false;
     ls::Loader loader(model, Slow(entered, leave, held), {.batch_size = 3, .workers = 0});
     held = true;
@@ -268,13 +269,13 @@ TEST_CASE("a loader that another thread goes through says so") {
 }
 
 TEST_CASE("tensors move between devices from several threads at once") {
-    // Streams that two threads make wait for each other, both ways: none may wait for itself.
+    // Streams created by two threads wait for each other, in both directions: none may wait for itself.
     const auto travel = [](int first, int second) {
         return [first, second] {
             for (int i = 0; i < 300; ++i) {
                 const ls::Tensor there = ls::Tensor::full({4}, i).to(Device::cpu(first)).to(Device::cpu(second));
                 if (there.to(Device::cpu(first)).to_vector<float>() != Floats(4, static_cast<float>(i)))
-                    throw std::runtime_error("other values came back");
+                    throw std::runtime_error("the returned values differ");
             }
         };
     };

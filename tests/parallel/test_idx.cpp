@@ -1,4 +1,4 @@
-// The IDX reader and writer against bytes put together here by hand, and against damaged ones.
+// The IDX reader and writer compared with bytes composed here by hand, and with damaged ones.
 #include "lockstep/parallel/data/idx.h"
 
 #include <zlib.h>
@@ -11,8 +11,9 @@
 #include "lockstep/parallel/data/dataset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/process_memory.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -71,7 +72,7 @@ std::string text_of(const IdxArray& array) {
 
 }  // namespace
 
-TEST_CASE("idx: of a gzip file no more is unpacked than its header says and its content has") {
+TEST_CASE("idx: a gzip file is unpacked no further than its header's size and its content") {
     const TemporaryDirectory directory;
     constexpr std::uint32_t huge = 1'200'000'000;
     std::string noise(1'300'000, '\0');
@@ -107,12 +108,12 @@ TEST_CASE("idx: of a gzip file no more is unpacked than its header says and its 
          {refused([&] { read_idx(directory / "bomb"); }), refused([&] { read_idx(directory / "promise"); }),
           refused([&] { Mnist(directory / "set"); })}) {
         CHECK(megabytes > 0);
-        CHECK(megabytes < nothing + 400);  // sanitizers keep what was freed
+        CHECK(megabytes < nothing + 400);  // sanitizers retain freed memory
     }
     CHECK_THROWS_WITH(Mnist(directory / "set"), contains("1200000000 labels") && contains("2 images"));
 }
 
-TEST_CASE("idx: a header is read alone") {
+TEST_CASE("idx: a header is read without the data") {
     const TemporaryDirectory directory;
     put_bytes(directory / "plain", idx_of(0x0c, {2, 3}, std::string(24, 'x')));
     put_bytes(directory / "packed", gzip_of(idx_of(0x08, {7}, "abcdefg")));
@@ -124,7 +125,7 @@ TEST_CASE("idx: a header is read alone") {
     CHECK_THROWS_AS(read_idx_header(directory / "none"), DataError);
 }
 
-TEST_CASE("idx: plain and gzip files are read, in the machine's byte order") {
+TEST_CASE("idx: plain and gzip files are read in the machine's byte order") {
     const std::string images = idx_of(0x08, {2, 3}, "abcdef");
     for (const std::string& bytes : {images, gzip_of(images)}) {
         const IdxArray array = read_bytes(bytes);
@@ -132,14 +133,14 @@ TEST_CASE("idx: plain and gzip files are read, in the machine's byte order") {
         CHECK(array.shape == std::vector<std::int64_t>{2, 3});
         CHECK(text_of(array) == "abcdef");
     }
-    // zeros after a member are padding, of whatever length
+    // zeros after a member are padding of any length
     for (const std::size_t zeros : {1, 511, (1 << 18) - 1, 1 << 18, 1'000'000}) {
         const std::string padding(zeros, '\0');
         CHECK(text_of(read_bytes(gzip_of(images) + padding)) == "abcdef");
         CHECK(text_of(read_bytes(gzip_of(images.substr(0, 9)) + padding + gzip_of(images.substr(9)) + padding)) ==
               "abcdef");
     }
-    // two gzip members are one content, as gzip(1) has it
+    // two gzip members are one content, as in gzip(1)
     CHECK(text_of(read_bytes(gzip_of(images.substr(0, 9)) + gzip_of(images.substr(9)))) == "abcdef");
 
     const IdxArray floats = read_bytes(idx_of(0x0d, {2}, std::string("\x3f\x80\0\0\xc0\0\0\0", 8)));
@@ -158,7 +159,7 @@ TEST_CASE("idx: plain and gzip files are read, in the machine's byte order") {
     CHECK(read_bytes(idx_of(0x08, {0, 28, 28}, "")).data.empty());
 }
 
-TEST_CASE("idx: bad files are refused with the reason") {
+TEST_CASE("idx: bad files are rejected with the reason") {
     const std::string good = idx_of(0x08, {2, 3}, "abcdef");
     CHECK_THAT(refusal(""), contains("the file is empty"));
     CHECK_THAT(refusal(good.substr(0, 3)), contains("truncated"));
@@ -189,7 +190,7 @@ TEST_CASE("idx: bad files are refused with the reason") {
     CHECK_THROWS_AS(read_idx(directory.path()), DataError);
 }
 
-TEST_CASE("idx: the bytes written are the format's") {
+TEST_CASE("idx: written bytes follow the format") {
     const TemporaryDirectory directory;
     const std::array<std::int32_t, 2> integers = {1, -2};
     const std::string expected = idx_of(0x0c, {1, 2}, std::string("\0\0\0\1\xff\xff\xff\xfe", 8));
@@ -198,7 +199,7 @@ TEST_CASE("idx: the bytes written are the format's") {
     CHECK(get_bytes(directory / "plain") == expected);
     write_idx(directory / "packed", DType::i32, shape, std::as_bytes(std::span(integers)), IdxCompression::gzip);
     CHECK(gunzip(directory / "packed") == expected);
-    CHECK(get_bytes(directory / "packed").substr(4, 4) == std::string(4, '\0'));  // no time of writing
+    CHECK(get_bytes(directory / "packed").substr(4, 4) == std::string(4, '\0'));  // no modification time
     CHECK(directory.file_count() == 2);
 
     // more than one buffer of the compressor, and hardly compressible
@@ -210,7 +211,7 @@ TEST_CASE("idx: the bytes written are the format's") {
     CHECK(read_idx(directory / "noise").data == noise);
 }
 
-TEST_CASE("idx: what cannot be written is refused") {
+TEST_CASE("idx: unwritable data is rejected") {
     const TemporaryDirectory directory;
     const std::array<std::byte, 8> data{};
     const auto write = [&](DType dtype, const std::vector<std::int64_t>& shape) {
@@ -236,7 +237,7 @@ TEST_CASE("idx: what cannot be written is refused") {
     CHECK(directory.file_count() == 1);
 }
 
-TEST_CASE("idx: MNIST's files are found under all their names") {
+TEST_CASE("idx: MNIST files are found under all their names") {
     const TemporaryDirectory directory;
     CHECK_THROWS_WITH(find_mnist(directory / "missing"), contains("no such directory"));
     CHECK_THROWS_WITH(find_mnist(directory.path()), contains("neither train-images-idx3-ubyte nor"));
@@ -254,7 +255,7 @@ TEST_CASE("idx: MNIST's files are found under all their names") {
     CHECK(files.test_labels == directory / "t10k-labels-idx1-ubyte");
 }
 
-TEST_CASE("idx: damaged files are refused or read, never worse") {
+TEST_CASE("idx: damaged files are rejected or read, and never crash") {
     std::string content;
     for (int i = 0; i < 120; ++i) content += static_cast<char>(i * i);
     const std::string plain = idx_of(0x08, {5, 4, 6}, content);

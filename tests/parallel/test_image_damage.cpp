@@ -1,13 +1,16 @@
-// Files that are no images, lie about their size, end too early or were damaged: refused, with the file's name, and
-// never worse than that.
+// Files that are not images, declare wrong sizes, end too early or are damaged: refused, with the file's name, and
+// without other effects.
 #include <stdexcept>
 #include <utility>
 
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/image_fixture.h"
-#include "lockstep/tests/parallel/process_memory.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/images.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -16,7 +19,7 @@ namespace {
 
 std::string two_bytes(int number) { return {static_cast<char>(number >> 8), static_cast<char>(number & 255)}; }
 
-/// All chunks with the checksums of what is in them now, as far as they hang together.
+/// All chunks with checksums of their current content, as far as the chunks are consistent.
 std::string with_right_checksums(std::string png) {
     for (std::size_t at = 8; at + 12 <= png.size();) {
         std::size_t length = 0;
@@ -29,7 +32,7 @@ std::string with_right_checksums(std::string png) {
     return png;
 }
 
-/// With other sizes in its header: PNG, JPEG and GIF.
+/// With other sizes in the header: PNG, JPEG and GIF.
 std::string png_claiming(std::string png, int width, int height) {
     return with_right_checksums(
         png.replace(16, 8, std::string(2, '\0') + two_bytes(width) + std::string(2, '\0') + two_bytes(height)));
@@ -62,18 +65,17 @@ constexpr const char* some_files[] = {"rgb.jpg",     "grey.jpg",  "progressive.j
 
 }  // namespace
 
-TEST_CASE("damaged images: what is no image is refused with the file's name") {
+TEST_CASE("damaged images: a file that is not an image is rejected with its name") {
     const TemporaryDirectory directory;
     CHECK_THAT(refusal_of_file(""), contains("offset 0: the file is empty, expected a JPEG, PNG or GIF image"));
     CHECK_THAT(refusal_of_file("text"), contains("this is not a JPEG, PNG or GIF file"));
     CHECK_THAT(refusal_of_file("BM not this one either"),
                contains("this is a BMP image, expected a JPEG, PNG or GIF image"));
-    CHECK_THAT(refusal_of<DataError>([&] { read_image(directory / "missing.png"); }),
-               contains("missing.png: cannot be"));
+    CHECK_THAT(refusal_of<DataError>([&] { read_image(directory / "missing.png"); }), contains("missing.png: cannot"));
     CHECK_THAT(refusal_of<DataError>([&] { read_image(directory.path()); }), contains("is not a regular file"));
-    CHECK_THAT(refusal_of<DataError>([&] { read_image_header(directory / "missing.png"); }), contains("cannot be"));
+    CHECK_THAT(refusal_of<DataError>([&] { read_image_header(directory / "missing.png"); }), contains("cannot"));
 
-    // four components and no more than a header
+    // four components, only a header
     const std::string cmyk = bytes_of_hex(
         "ffd8ffc0001408000800080401110002110003110004110"
         "0ffda000e0401000200030004000"
@@ -84,7 +86,7 @@ TEST_CASE("damaged images: what is no image is refused with the file's name") {
     CHECK_THAT(refusal_of_file(empty_gif), contains("it has no frame"));
 }
 
-TEST_CASE("damaged images: what a header claims takes no memory") {
+TEST_CASE("damaged images: the size claimed by a header allocates no memory") {
     const TemporaryDirectory directory;
     const std::string liars[] = {png_claiming(recorded_file("RGB.png"), 65535, 65535),
                                  jpeg_claiming(recorded_file("rgb.jpg"), 65500, 65500),
@@ -115,10 +117,10 @@ TEST_CASE("damaged images: what a header claims takes no memory") {
     CHECK_THAT(refusal_of_file(gif_claiming(recorded_file("two.gif"), 0, 5)), contains("no pixels"));
 }
 
-TEST_CASE("damaged images: a file that ends too early is refused, wherever it ends") {
+TEST_CASE("damaged images: a file truncated anywhere is rejected") {
     for (const char* name : some_files) {
         const std::string whole = recorded_file(name);
-        // What follows the last pixel may be missing: two bytes of JPEG, one of GIF.
+        // Data after the last pixel may be missing: two bytes of JPEG, one of GIF.
         const std::size_t end = whole.size() - (whole.starts_with("\x89PNG") ? 0 : 2);
         const TemporaryDirectory directory;
         for (std::size_t length = 0; length < end; ++length) {
@@ -134,7 +136,7 @@ TEST_CASE("damaged images: a file that ends too early is refused, wherever it en
     }
 }
 
-TEST_CASE("damaged images: a file of thousands of scans is refused") {
+TEST_CASE("damaged images: a file with thousands of scans is rejected") {
     std::string jpeg = recorded_file("progressive.jpg");
     const std::size_t last_scan = jpeg.rfind("\xff\xda");
     const std::string scan = jpeg.substr(last_scan, jpeg.size() - 2 - last_scan);
@@ -142,8 +144,8 @@ TEST_CASE("damaged images: a file of thousands of scans is refused") {
     CHECK_THAT(refusal_of_file(jpeg), contains("it has more than 500 scans, too many for its size"));
 }
 
-TEST_CASE("damaged images: scans times pixels are bounded") {
-    // A file of `bytes` that claims so many pixels and has `scans` more than before, of a few bytes each.
+TEST_CASE("damaged images: the product of scans and pixels is bounded") {
+    // A file of `bytes` that declares this many pixels and has `scans` additional scans of a few bytes each.
     const auto attack = [](int width, int height, std::size_t bytes, int scans) {
         std::string jpeg = jpeg_claiming(recorded_file("progressive.jpg"), width, height);
         const std::size_t last_scan = jpeg.rfind("\xff\xda");
@@ -155,17 +157,17 @@ TEST_CASE("damaged images: scans times pixels are bounded") {
     };
     CHECK_THAT(refusal_of_file(attack(6000, 5000, 75'000, 200)),
                contains("it has more than 35 scans, too many for its size"));
-    // What is in memory at once is in proportion to the file.
+    // The memory in use is proportional to the file.
     for (const std::size_t bytes : {std::size_t{300'000}, std::size_t{1'100'000}})
         CHECK_THAT(refusal_of_file(attack(12'000, 12'000, bytes, 0)),
                    contains("it declares 12000 x 12000 pixels (width x height), more than a file of"));
-    // Encoders make ten scans.
+    // Encoders write ten scans.
     const TemporaryDirectory directory;
     put_bytes(directory / "file", attack(13, 9, 0, 40));
     CHECK(read_image(directory / "file").pixels.size() == 13 * 9 * 3);
 }
 
-TEST_CASE("damaged images: texts of a PNG that unpack to much are not unpacked") {
+TEST_CASE("damaged images: compressed text in a PNG is not unpacked") {
     // Zeros by deflate with fixed codes: a literal, then repetitions of 258 bytes, 13 bits each.
     constexpr std::uint32_t repetitions = 30'000, zeros = 1 + 258 * repetitions;
     std::string packed;
@@ -189,11 +191,11 @@ TEST_CASE("damaged images: texts of a PNG that unpack to much are not unpacked")
     const long nothing = megabytes_for([] {});
     CHECK(megabytes_for([&] {
               if (read_image(directory / "file").pixels != std::vector<std::uint8_t>{'a', 'b', 'c', 'd'})
-                  throw std::runtime_error("was read otherwise");
+                  throw std::runtime_error("the pixels differ");
           }) < nothing + 60);
 }
 
-TEST_CASE("damaged images: pictures of other formats are told by name") {
+TEST_CASE("damaged images: other formats are named") {
     struct Other {
         std::string bytes;
         const char* name;
@@ -213,20 +215,20 @@ TEST_CASE("damaged images: pictures of other formats are told by name") {
                    contains(std::string("offset 0: this is ") + other.name + ", expected a JPEG, PNG or GIF image"));
 }
 
-TEST_CASE("damaged images: a wrong checksum is found") {
+TEST_CASE("damaged images: a wrong checksum is detected") {
     std::string png = recorded_file("RGB.png");
     png[png.find("IDAT") + 20] ^= 1;
     CHECK_THAT(refusal_of_file(png), contains("the PNG cannot be read: "));
 }
 
-TEST_CASE("damaged images: whatever was changed, a file is read or refused") {
+TEST_CASE("damaged images: a file with any changed bytes is read or rejected") {
     const TemporaryDirectory directory;
     const int trials = number_from("LOCKSTEP_IMAGE_TRIALS", 700);
     for (const char* name : some_files) {
         const std::string whole = recorded_file(name);
         int refused = 0, accepted = 0;
         for (int trial = 0; trial < trials; ++trial) {
-            std::filesystem::remove(directory / "file");  // some file systems sync what is cut to be written anew
+            std::filesystem::remove(directory / "file");  // some file systems sync a truncated file that is rewritten
             std::string damaged = Vandal(static_cast<std::uint32_t>(trial)).damage(whole);
             if (damaged.starts_with("\x89PNG") && trial % 2 == 0) damaged = with_right_checksums(std::move(damaged));
             put_bytes(directory / "file", damaged);

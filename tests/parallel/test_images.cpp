@@ -1,4 +1,4 @@
-// Image files and scaling against what Pillow has read and scaled (recorded_images.h), and against what was written.
+// Image files and scaling compared with Pillow's results (recorded_images.h), and with the written images.
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -8,7 +8,9 @@
 #include "lockstep/parallel/data/image_tensor.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/image_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/images.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -39,7 +41,7 @@ std::string as_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begi
 
 }  // namespace
 
-TEST_CASE("images: Pillow's files are read as it reads them, and scaled as it scales them") {
+TEST_CASE("images: Pillow's files are read and scaled like in Pillow") {
     const TemporaryDirectory directory;
     HostImage image;
     for (const RecordedImage& recorded : recorded_images) {
@@ -60,7 +62,7 @@ TEST_CASE("images: Pillow's files are read as it reads them, and scaled as it sc
     }
 }
 
-TEST_CASE("images: headers say what the files hold") {
+TEST_CASE("images: headers describe the files") {
     const TemporaryDirectory directory;
     struct Expected {
         const char* name;
@@ -77,7 +79,7 @@ TEST_CASE("images: headers say what the files hold") {
                                            {"two.gif", ImageMode::palette, 8},
                                            {"levels.gif", ImageMode::palette, 8}}) {
         INFO(name);
-        put_bytes(directory / "file", recorded_file(name));  // its name does not say what it is
+        put_bytes(directory / "file", recorded_file(name));  // its name does not indicate its format
         const ImageHeader header = read_image_header(directory / "file");
         CHECK(header.height == 9);
         CHECK(header.width == 13);
@@ -85,7 +87,7 @@ TEST_CASE("images: headers say what the files hold") {
         CHECK(header.bits == bits);
         CHECK(read_image(directory / "file").mode == mode);
     }
-    // a header behind many comments
+    // a header after many comments
     std::string jpeg = recorded_file("rgb.jpg");
     const std::string comment = std::string("\xff\xfe\xff\xff", 4) + std::string(65533, 'c');
     jpeg.insert(2, comment + comment);
@@ -93,7 +95,7 @@ TEST_CASE("images: headers say what the files hold") {
     CHECK(read_image_header(directory / "long").width == 13);
 }
 
-TEST_CASE("images: what is written is read again") {
+TEST_CASE("images: written files can be read again") {
     const TemporaryDirectory directory;
     for (const ImageMode mode : all_modes) {
         for (const auto& [height, width] : {std::pair{1, 1}, {31, 17}, {64, 200}}) {
@@ -109,7 +111,7 @@ TEST_CASE("images: what is written is read again") {
                 write_gif(directory / "image.gif", image);
                 const HostImage back = read_image(directory / "image.gif");
                 CHECK(back.pixels == image.pixels);
-                CHECK(back.palette.size() == 256);  // GIF's palettes have powers of two
+                CHECK(back.palette.size() == 256);  // the sizes of GIF's palettes are powers of two
                 CHECK(std::equal(image.palette.begin(), image.palette.end(), back.palette.begin()));
             }
             if (mode == ImageMode::grey || mode == ImageMode::rgb) {
@@ -123,7 +125,7 @@ TEST_CASE("images: what is written is read again") {
     CHECK(directory.file_count() == 3);
 }
 
-TEST_CASE("images: the mask of two classes is a GIF of two colours") {
+TEST_CASE("images: a mask of two classes is a GIF of two colours") {
     const TemporaryDirectory directory;
     const HostImage mask{2, 3, ImageMode::palette, {0, 1, 1, 0, 0, 1}, {{0, 0, 0}, {255, 255, 255}}};
     write_gif(directory / "mask.gif", mask);
@@ -131,7 +133,7 @@ TEST_CASE("images: the mask of two classes is a GIF of two colours") {
     CHECK(get_bytes(directory / "mask.gif").starts_with("GIF87a"));
 }
 
-TEST_CASE("images: what cannot be written is refused, and the old file stays") {
+TEST_CASE("images: unwritable data is rejected, and the old file is kept") {
     const TemporaryDirectory directory;
     const HostImage rgb = computed_image(ImageMode::rgb, 40, 50), palette = computed_image(ImageMode::palette, 4, 5);
     const auto refused = [](const auto& call) { return refusal_of<InvalidArgument>(call); };
@@ -164,7 +166,7 @@ TEST_CASE("images: what cannot be written is refused, and the old file stays") {
     CHECK(directory.file_count() == 1);
 }
 
-TEST_CASE("images: scaling leaves what is flat, and nearest picks the pixel under the centre") {
+TEST_CASE("images: scaling preserves constant areas, and nearest picks the pixel under the centre") {
     for (const ImageMode mode : all_modes) {
         HostImage flat = computed_image(mode, 30, 41);
         std::fill(flat.pixels.begin(), flat.pixels.end(), std::uint8_t{199});
@@ -172,7 +174,7 @@ TEST_CASE("images: scaling leaves what is flat, and nearest picks the pixel unde
             for (const auto& [height, width] : {std::pair{1, 1}, {7, 13}, {30, 80}, {90, 20}}) {
                 const HostImage scaled = resize_image(flat, height, width, resampling);
                 CHECK(scaled.pixels.size() == static_cast<std::size_t>(height * width * flat.channels()));
-                // the levels 199 under an alpha of 199 are rounded twice
+                // levels of 199 with an alpha of 199 are rounded twice
                 for (const std::uint8_t level : scaled.pixels) CHECK(std::abs(int{level} - 199) <= 1);
             }
     }
@@ -182,7 +184,7 @@ TEST_CASE("images: scaling leaves what is flat, and nearest picks the pixel unde
         const HostImage scaled = resize_image(places, 1, width, Resampling::nearest);
         for (int x = 0; x < width; ++x) {
             const double centre = (x + 0.5) * 97 / width;
-            if (std::abs(centre - std::round(centre)) > 1e-9)  // on an edge rounding decides
+            if (std::abs(centre - std::round(centre)) > 1e-9)  // on an edge, rounding decides
                 CHECK(int{scaled.pixels[static_cast<std::size_t>(x)]} == static_cast<int>(centre));
         }
     }
@@ -191,8 +193,8 @@ TEST_CASE("images: scaling leaves what is flat, and nearest picks the pixel unde
     CHECK_THROWS_AS(resize_image({}, 5, 5, Resampling::bicubic), InvalidArgument);
 }
 
-TEST_CASE("images: a clear pixel gives no colour to its neighbours") {
-    // opaque red beside clear white
+TEST_CASE("images: transparent pixels do not affect the colour of their neighbours") {
+    // opaque red next to transparent white
     const HostImage image{
         1, 4, ImageMode::rgba, {255, 0, 0, 255, 255, 0, 0, 255, 255, 255, 255, 0, 255, 255, 255, 0}, {}};
     const HostImage scaled = resize_image(image, 1, 2, Resampling::bilinear);
@@ -215,7 +217,7 @@ TEST_CASE("images: a network gets channels first, in [0, 1]") {
     const Tensor tensor = image_tensor(image);
     CHECK(tensor.shape() == Shape{3, 1, 2});
     CHECK(tensor.to_vector<float>() == std::vector<float>{0, 0.4f, 0.2f, 1.0f / 255, 1, 0});
-    // as the program for PyTorch does: levels of 0 and 1 alone are not divided
+    // as in the program for PyTorch: images with only the levels 0 and 1 are not divided
     CHECK(image_tensor({1, 3, ImageMode::grey, {0, 1, 1}, {}}).to_vector<float>() == std::vector<float>{0, 1, 1});
     CHECK(image_tensor(computed_image(ImageMode::palette, 4, 5)).shape() == Shape{3, 4, 5});
     std::vector<float> room(5);
@@ -229,7 +231,7 @@ TEST_CASE("images: a network gets channels first, in [0, 1]") {
     CHECK_THROWS_WITH(scaled_size(30, 10, 0.05), contains("Scale is too small, resized images would have no pixel"));
 }
 
-TEST_CASE("images: 16 bits per channel become 8, and the largest value is told") {
+TEST_CASE("images: 16-bit channels become 8-bit, and the largest value is returned") {
     const TemporaryDirectory directory;
     const auto two = [](int n) { return std::string{static_cast<char>(n >> 8), static_cast<char>(n & 255)}; };
     put_bytes(directory / "grey", made_png(3, 16, 0, {two(4095) + two(255) + two(256)}));
@@ -237,7 +239,7 @@ TEST_CASE("images: 16 bits per channel become 8, and the largest value is told")
     CHECK(image.mode == ImageMode::grey);
     CHECK(image.pixels == std::vector<std::uint8_t>{15, 0, 1});
     CHECK(image.peak16 == 4095);
-    // Alpha is no value.
+    // Alpha does not count for the peak.
     put_bytes(directory / "alpha", made_png(1, 16, 4, {two(300) + two(65535)}));
     image = read_image(directory / "alpha");
     CHECK(image.pixels == std::vector<std::uint8_t>{1, 255});
@@ -250,7 +252,7 @@ TEST_CASE("images: 16 bits per channel become 8, and the largest value is told")
     CHECK(read_image(directory / "narrow").peak16 == 0);
 }
 
-TEST_CASE("images: few bits of grey are spread, those of a palette are indices, transparency and gamma are ignored") {
+TEST_CASE("images: grey of few bits is scaled up, palette indices are not, and transparency and gamma are ignored") {
     const TemporaryDirectory directory;
     put_bytes(directory / "1", made_png(8, 1, 0, {"\xa5"}));
     CHECK(read_image(directory / "1").pixels == std::vector<std::uint8_t>{255, 0, 255, 0, 0, 255, 0, 255});
@@ -267,7 +269,7 @@ TEST_CASE("images: few bits of grey are spread, those of a palette are indices, 
     CHECK(palette.palette.at(3) == std::array<std::uint8_t, 3>{'j', 'k', 'l'});
 }
 
-TEST_CASE("images: a header tells the orientation of a JPEG, which its pixels do not follow") {
+TEST_CASE("images: the header of a JPEG gives the orientation, which is not applied to its pixels") {
     const TemporaryDirectory directory;
     const std::string plain = recorded_file("rgb.jpg");
     put_bytes(directory / "plain", plain);

@@ -1,18 +1,19 @@
-// Ranks with different numbers of batches: what each gets while the others go on, and what they have in the end.
+// Ranks with different numbers of batches: results of each while the others continue, and the final state.
 #include <cmath>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/two_layers.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
-using namespace two_layers;
+using namespace lockstep::test;
 
 namespace {
+
+using Net = Mlp<6, 5, 3>;
 
 /// Batch `number` of a rank.
 struct Rows {
@@ -26,10 +27,10 @@ struct Rows {
 
 constexpr double rate = 0.05, momentum = 0.5;
 
-/// The same on one plain module: round i has the batches of all ranks that have so many, and the sum of their gradients
-/// is divided by all ranks, or by those that took part.
+/// The same on one plain module: round i has batch i of all ranks that have one. The sum of their gradients is divided
+/// by the number of all ranks, or of the ranks that took part.
 std::vector<float> expected(const std::vector<int>& batches, bool by_all) {
-    Net net = seeded();
+    Net net = seeded_mlp();
     SGD sgd(net, {.lr = rate, .momentum = momentum});
     const int rounds = *std::max_element(batches.begin(), batches.end());
     for (int i = 0; i < rounds; ++i) {
@@ -40,7 +41,7 @@ std::vector<float> expected(const std::vector<int>& batches, bool by_all) {
         for (int rank = 0; rank < ranks; ++rank) {
             if (i >= batches[static_cast<std::size_t>(rank)]) continue;
             const Rows rows(rank, i);
-            (loss_of(net.forward(rows.x), rows.y) * (1.0 / (by_all ? ranks : present))).backward();
+            (squared_error(net.forward(rows.x), rows.y) * (1.0 / (by_all ? ranks : present))).backward();
         }
         sgd.step();
     }
@@ -55,7 +56,7 @@ void expect_close(const std::vector<float>& found, const std::vector<float>& wan
 /// One batch of PyTorch's manual step.
 void train(DistributedDataParallel<Net>& model, SGD& sgd, const Rows& rows) {
     sgd.zero_grad();
-    loss_of(model.forward(rows.x), rows.y).backward();
+    squared_error(model.forward(rows.x), rows.y).backward();
     sgd.step();
 }
 
@@ -68,7 +69,7 @@ TEST_CASE("uneven inputs: gradients are the mean over all ranks, or over those t
         for (const bool by_all : {true, false}) {
             CAPTURE(batches, by_all);
             CHECK(on_ranks(static_cast<int>(batches.size()), [&](ProcessGroup& group) {
-                      DistributedDataParallel model(seeded(), group);
+                      DistributedDataParallel model(seeded_mlp(), group);
                       SGD sgd(model, {.lr = rate, .momentum = momentum});
                       model.join(
                           [&] {
@@ -80,16 +81,16 @@ TEST_CASE("uneven inputs: gradients are the mean over all ranks, or over those t
                       expect_close(model->first.weight.tensor().to_vector<float>(), expected(batches, by_all),
                                    "weights");
 
-                      // The momentum came with the model: a batch that all have keeps them alike.
+                      // The momentum was copied with the model: after another batch on all ranks they are still equal.
                       train(model, sgd, Rows(0, 77));
                       model.engine().verify_replicas();
                   }) == "");
         }
 }
 
-TEST_CASE("uneven inputs with gradients that are brought together every second time") {
+TEST_CASE("uneven inputs with gradients that are reduced in every second step") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               SGD sgd(model, {.lr = rate});
               model.join([&] {
                   for (int i = 0; i < (group.rank() == 0 ? 6 : 2); ++i) {
@@ -97,21 +98,21 @@ TEST_CASE("uneven inputs with gradients that are brought together every second t
                       if (i % 2 == 0) {
                           sgd.zero_grad();
                           const auto apart = model.no_sync();
-                          loss_of(model.forward(rows.x), rows.y).backward();
+                          squared_error(model.forward(rows.x), rows.y).backward();
                       } else {
-                          loss_of(model.forward(rows.x), rows.y).backward();
+                          squared_error(model.forward(rows.x), rows.y).backward();
                           sgd.step();
                       }
                   }
               });
               model.engine().verify_replicas();
-              Net net = seeded();
+              Net net = seeded_mlp();
               SGD plain(net, {.lr = rate});
               for (int i = 0; i < 6; ++i) {
                   if (i % 2 == 0) plain.zero_grad();
                   for (int rank = 0; rank < (i < 2 ? 2 : 1); ++rank) {
                       const Rows rows(rank, i);
-                      (loss_of(net.forward(rows.x), rows.y) * 0.5).backward();
+                      (squared_error(net.forward(rows.x), rows.y) * 0.5).backward();
                   }
                   if (i % 2 == 1) plain.step();
               }
@@ -120,13 +121,13 @@ TEST_CASE("uneven inputs with gradients that are brought together every second t
           }) == "");
 }
 
-TEST_CASE("a rank without any batch: shards of its own, no_sync, parameters that only some ranks use, none anywhere") {
+TEST_CASE("a rank without any batch: custom shards, no_sync, parameters that only some ranks use, no batches at all") {
     // Rank 0 computes two of three shards, rank 1 has a batch for its one shard.
     const DistributedDataParallelOptions several_shards{.shards = 3};
     for (const auto& options : {several_shards, DistributedDataParallelOptions{.find_unused_parameters = true}}) {
         CAPTURE(options.shards);
         CHECK(on_ranks(2, [&](ProcessGroup& group) {
-                  DistributedDataParallel model(seeded(), group, options);
+                  DistributedDataParallel model(seeded_mlp(), group, options);
                   SGD sgd(model, {.lr = rate, .momentum = momentum});
                   model.join([&] {
                       for (int i = 0; i < 3 * group.rank(); ++i) train(model, sgd, Rows(1, i));
@@ -136,39 +137,39 @@ TEST_CASE("a rank without any batch: shards of its own, no_sync, parameters that
               }) == "");
     }
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               SGD sgd(model, {.lr = rate});
               model.join([&] {
                   if (group.rank() == 0) return;
                   sgd.zero_grad();
                   {
                       const auto apart = model.no_sync();
-                      loss_of(model.forward(Rows(1, 0).x), Rows(1, 0).y).backward();
+                      squared_error(model.forward(Rows(1, 0).x), Rows(1, 0).y).backward();
                   }
-                  loss_of(model.forward(Rows(1, 1).x), Rows(1, 1).y).backward();
+                  squared_error(model.forward(Rows(1, 1).x), Rows(1, 1).y).backward();
                   sgd.step();
               });
               model.engine().verify_replicas();
-              Net net = seeded();
+              Net net = seeded_mlp();
               SGD plain(net, {.lr = rate});
-              for (int i = 0; i < 2; ++i) (loss_of(net.forward(Rows(1, i).x), Rows(1, i).y) * 0.5).backward();
+              for (int i = 0; i < 2; ++i) (squared_error(net.forward(Rows(1, i).x), Rows(1, i).y) * 0.5).backward();
               plain.step();
               expect_close(model->first.weight.tensor().to_vector<float>(),
                            net.first.weight.tensor().to_vector<float>(), "weights");
           }) == "");
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               SGD sgd(model, {.lr = rate});
               model.join([] {});
               model.engine().verify_replicas();
               expect_close(model->first.weight.tensor().to_vector<float>(),
-                           seeded().first.weight.tensor().to_vector<float>(), "weights");
+                           seeded_mlp().first.weight.tensor().to_vector<float>(), "weights");
           }) == "");
 }
 
 namespace {
 
-/// Takes a number beside its tensor.
+/// Its forward has a number in addition to its tensor.
 struct Scaled {
     Linear layer{6, 3};
     LOCKSTEP_MEMBERS(layer)
@@ -178,9 +179,9 @@ struct Scaled {
 
 }  // namespace
 
-TEST_CASE("throw_on_early_termination ends all ranks with the first that has nothing left") {
+TEST_CASE("throw_on_early_termination ends all ranks with the first that has no more batches") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               SGD sgd(model, {.lr = rate});
               int done = 0;
               expect_throws<StepError>("at least one rank has no batch left", [&] {
@@ -196,12 +197,12 @@ TEST_CASE("throw_on_early_termination ends all ranks with the first that has not
           }) == "");
 }
 
-TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, and one inside the other") {
+TEST_CASE("join: a batch that cannot be imitated, a body that throws, step inside join, and nested joins") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               DistributedDataParallel model(Scaled{}, group);
               SGD sgd(model, {.lr = rate});
               const auto one_batch = [&] {
-                  loss_of(model.forward(Rows(1, 0).x, 2.0F), Rows(1, 0).y).backward();
+                  squared_error(model.forward(Rows(1, 0).x, 2.0F), Rows(1, 0).y).backward();
                   sgd.step();
                   model.synchronize();
               };
@@ -211,7 +212,7 @@ TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, a
                   expect_throws<CommunicationError>("rank 0", [&] { model.join(one_batch); });
           }) == "");
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               const auto cut_before = [&] {
                   const Tensor elsewhere = Tensor::empty({0, 6});
                   model.forward(ShardedTensor(cut_batch(10, 2), {elsewhere, Rows(1, 0).x.to(model.devices()[0])},
@@ -224,7 +225,7 @@ TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, a
               });
           }) == "");
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               SGD sgd(model, {.lr = rate});
               const Rows rows(0, 0);
               if (group.rank() == 0)
@@ -234,7 +235,7 @@ TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, a
                                                     [&] { model.join([&] { train(model, sgd, Rows(1, 0)); }); });
           }) == "");
     CHECK(on_ranks(1, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(seeded_mlp(), group);
               SGD sgd(model, {.lr = rate});
               const Rows rows(0, 0);
               expect_throws<InvalidArgument>("inside join",
@@ -244,10 +245,10 @@ TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, a
           }) == "");
 }
 
-TEST_CASE("uneven inputs without join: the rank that waits learns who has left") {
+TEST_CASE("uneven inputs without join: the error of the waiting rank names the rank that left") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const auto train_all = [&] {
-                  DistributedDataParallel model(seeded(), group);
+                  DistributedDataParallel model(seeded_mlp(), group);
                   SGD sgd(model, {.lr = rate});
                   for (int i = 0; i < (group.rank() == 0 ? 1 : 4); ++i) train(model, sgd, Rows(group.rank(), i));
                   model.synchronize();

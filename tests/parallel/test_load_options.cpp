@@ -1,4 +1,4 @@
-// Loading what does not fit by itself: parts, other names, other types, other formats.
+// Loading of files that need options: parts, other names, other types, other formats.
 #include <array>
 #include <cstring>
 #include <map>
@@ -9,7 +9,8 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -49,7 +50,7 @@ std::vector<float> values(const Linear& layer) {
 
 using Renamed = std::map<std::string, std::string>;
 
-/// A saved model with names changed as `renamed` says; an empty name leaves the tensor out.
+/// A saved model with names changed according to `renamed`; an empty name removes the tensor.
 struct File {
     TemporaryDirectory directory;
     std::filesystem::path path = directory / "net";
@@ -86,8 +87,7 @@ std::string described(const std::string& name, const std::string& dtype, const s
 
 }  // namespace
 
-TEST_CASE(
-    "without strict what is missing stays as it was, what is extra is told, and a wrong shape is an error still") {
+TEST_CASE("without strict, missing tensors are unchanged, extra ones are reported, and a wrong shape is an error") {
     const File file{{"head.weight", ""}, {"head.bias", "classifier.bias"}};
     Net other;
     const auto head = values(other.head);
@@ -108,7 +108,7 @@ TEST_CASE(
     CHECK(values(wide.body) == before);
 }
 
-TEST_CASE("names are changed on the way, and tensors left out") {
+TEST_CASE("names are mapped, and tensors left out") {
     const File file{{"head.weight", "classifier.w"}, {"head.bias", "classifier.b"}};
     Net other;
     const auto rename = [](const std::string& name) {
@@ -126,7 +126,7 @@ TEST_CASE("names are changed on the way, and tensors left out") {
     CHECK((result.missing.empty() && result.unexpected.empty()));
     CHECK(values(part.body) == values(file.net.body));
     CHECK(values(part.head) == head);
-    // Strict holds for what takes part.
+    // `strict` applies to the filtered names.
     const File without{{"body.bias", ""}};
     CHECK_THROWS_WITH(load(part, without.path, {.filter = body_alone}), contains("missing body.bias"));
     // Two tensors of the file for one of the model.
@@ -137,7 +137,7 @@ TEST_CASE("names are changed on the way, and tensors left out") {
         contains("unexpected b") && contains("missing head.bias"));
 }
 
-TEST_CASE("what wrappers of PyTorch put before names is left out, in either order") {
+TEST_CASE("prefixes of PyTorch wrappers are removed in either order") {
     for (const std::string prefix : {"module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."}) {
         CAPTURE(prefix);
         Renamed renamed;
@@ -151,12 +151,12 @@ TEST_CASE("what wrappers of PyTorch put before names is left out, in either orde
     }
     Inner inner, again;
     const TemporaryDirectory directory;
-    save(inner, directory / "net");  // a name that begins so by itself
+    save(inner, directory / "net");  // a name that has this prefix itself
     load(again, directory / "net");
     CHECK(values(again.module) == values(inner.module));
 }
 
-TEST_CASE("extra tensors of types that Lockstep has not are let be; one that is wanted is an error") {
+TEST_CASE("extra tensors of unsupported dtypes are ignored, and needed ones are an error") {
     const TemporaryDirectory directory;
     Tiny net;
     const float one = 1.5f;
@@ -183,7 +183,7 @@ TEST_CASE("extra tensors of types that Lockstep has not are let be; one that is 
         CHECK_THROWS_WITH(load(net, directory / "net", {.strict = strict}),
                           contains("different a.weight (f32 in the model; unsupported dtype F8_E4M3"));
     }
-    // They are held to the rules of the format as well.
+    // The rules of the format apply to them as well.
     put_bytes(directory / "net", file_of("{" + described("a", "F4", "[2]", 1, 2) + "}", "ab"));
     CHECK_THROWS_WITH(SafetensorsFile(directory / "net"), contains("(gap)"));
     put_bytes(directory / "net",
@@ -191,7 +191,7 @@ TEST_CASE("extra tensors of types that Lockstep has not are let be; one that is 
     CHECK_THROWS_WITH(SafetensorsFile(directory / "net"), contains("'a' is repeated"));
 }
 
-TEST_CASE("a header whose length begins as a pickle does is no pickle") {
+TEST_CASE("a header length that begins like a pickle is not a pickle") {
     const TemporaryDirectory directory;
     std::string header = "{" + described("a", "U8", "[1]", 0, 1) + "}";
     header.resize(640, ' ');
@@ -199,7 +199,7 @@ TEST_CASE("a header whose length begins as a pickle does is no pickle") {
     CHECK(SafetensorsFile(directory / "good").entries().size() == 1);
 }
 
-TEST_CASE("counts of batches load in all forms that PyTorch loads, and others are refused by name") {
+TEST_CASE("batch counters load in all forms that PyTorch loads, and others are rejected by name") {
     const TemporaryDirectory directory;
     const std::filesystem::path path = directory / "net";
     const std::array<float, 2> two{0.5F, 2};
@@ -242,26 +242,26 @@ TEST_CASE("counts of batches load in all forms that PyTorch loads, and others ar
     CHECK(counted() == 17);
     write(DType::u8, {}, &in_u8);
     CHECK(counted() == 18);
-    write(DType::i64, {}, nullptr);  // missing: the model's own stays
+    write(DType::i64, {}, nullptr);  // missing: the model's value is unchanged
     CHECK(counted() == 3);
 
     Normed net;
     const std::array<std::int64_t, 2> counts{1, 2};
     write(DType::i64, {2}, counts.data());
-    CHECK_THROWS_WITH(load(net, path), Catch::Contains("norm.num_batches_tracked (i64 () in the model, i64 (2,)"));
+    CHECK_THROWS_WITH(load(net, path), contains("norm.num_batches_tracked (i64 () in the model, i64 (2,)"));
     write(DType::i64, {1, 1}, counts.data());
-    CHECK_THROWS_WITH(load(net, path), Catch::Contains("norm.num_batches_tracked"));
+    CHECK_THROWS_WITH(load(net, path), contains("norm.num_batches_tracked"));
     CHECK((*net.norm.running_var)->to_vector<float>() == std::vector<float>{1, 1});
 
-    // Weights are not converted from integers, nor are vectors of one element weights of another shape.
+    // Weights are not converted from integers, and vectors of one element are not weights of another shape.
     const std::array<std::int32_t, 1> five{5};
     const std::array<float, 1> five_f32{5};
     Tiny tiny;
     write_safetensors(path, {{"a.weight", DType::i32, {1, 1}, five.data()}});
-    CHECK_THROWS_WITH(load(tiny, path), Catch::Contains("a.weight (f32 (1, 1) in the model, i32 (1, 1) in the file)"));
+    CHECK_THROWS_WITH(load(tiny, path), contains("a.weight (f32 (1, 1) in the model, i32 (1, 1) in the file)"));
     write_safetensors(path, {{"a.weight", DType::f32, {1}, five_f32.data()}});
     CHECK_THROWS_AS(load(tiny, path), DataError);
     const std::array<float, 2> weights{1, 2};
     write_safetensors(path, {{"norm.weight", DType::f32, {2}, weights.data()}});
-    CHECK_THROWS_WITH(load(net, path), Catch::Contains("missing norm.bias, norm.running_mean, norm.running_var;"));
+    CHECK_THROWS_WITH(load(net, path), contains("missing norm.bias, norm.running_mean, norm.running_var;"));
 }

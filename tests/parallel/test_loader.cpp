@@ -16,8 +16,9 @@
 #include "lockstep/runtime/warning.h"
 #include "lockstep/samples/data/digits.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cpu_devices.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using lockstep::test::contains;
@@ -86,7 +87,7 @@ std::vector<std::vector<std::int64_t>> rows_of_epoch(Loader<Data>& loader, std::
     return batches;
 }
 
-/// The batches that an order means.
+/// The batches of an order.
 std::vector<std::vector<std::int64_t>> cut(const std::vector<std::int64_t>& order, std::size_t size) {
     std::vector<std::vector<std::int64_t>> batches;
     for (std::size_t i = 0; i < order.size(); i += size)
@@ -105,7 +106,7 @@ TEST_CASE("the order of an epoch is a Fisher-Yates shuffle of its seed and numbe
     CHECK(std::is_permutation(order.begin(), order.end(), expected.begin()));
     CHECK(order != expected);
     for (std::size_t left = expected.size(); left > 1; --left) {
-        const auto bits = philox(StepState{7, 3, 0}, 0x6f726465, left);
+        const auto bits = philox(StepCounters{7, 3, 0}, 0x6f726465, left);
         __extension__ using Wide = unsigned __int128;
         const Wide number = (Wide{bits[0]} << 32 | bits[1]) * left;
         std::swap(expected[left - 1], expected[static_cast<std::size_t>(number >> 64)]);
@@ -117,14 +118,14 @@ TEST_CASE("the order of an epoch is a Fisher-Yates shuffle of its seed and numbe
     CHECK(shuffled_order(0, 1, 1).empty());
     CHECK_THROWS_AS(shuffled_order(-1, 0, 0), InvalidArgument);
 
-    // Every row comes first about equally often.
+    // Every row is the first one about equally often.
     std::vector<int> first(8, 0);
     for (std::uint64_t epoch = 0; epoch < 8000; ++epoch)
         ++first[static_cast<std::size_t>(shuffled_order(8, 1, epoch)[0])];
     for (const int times : first) CHECK(std::abs(times - 1000) < 150);
 }
 
-TEST_CASE("the same batches come for any number of devices, workers and kinds of data set") {
+TEST_CASE("batches are the same for any number of devices, workers and kinds of data set") {
     const auto order = shuffled_order(101, 5, 2);
     for (const auto& [devices, shards] : {std::pair{1, 0}, {2, 0}, {3, 8}, {8, 8}, {2, 3}})
         for (const int workers : {0, 1, 3}) {
@@ -141,7 +142,7 @@ TEST_CASE("the same batches come for any number of devices, workers and kinds of
         }
 }
 
-TEST_CASE("shards lie on the devices that the model has them on, cut like torch.chunk") {
+TEST_CASE("shards are on the model's devices, cut like torch.chunk") {
     auto model = model_of(3, 7);
     Loader loader(model, numbered(84), {.batch_size = 64});
     std::vector<std::vector<std::int64_t>> rows;
@@ -159,7 +160,7 @@ TEST_CASE("shards lie on the devices that the model has them on, cut like torch.
     CHECK(rows == std::vector<std::vector<std::int64_t>>{{10, 10, 10, 10, 10, 10, 4}, {3, 3, 3, 3, 3, 3, 2}});
 }
 
-TEST_CASE("drop_last leaves the short batch out; an epoch can begin in its middle") {
+TEST_CASE("drop_last omits the short batch, and an epoch can start in the middle") {
     auto model = model_of(2, 0);
     Loader all(model, numbered(50), {.batch_size = 16});
     Loader whole(model, numbered(50), {.batch_size = 16, .drop_last = true});
@@ -180,7 +181,7 @@ TEST_CASE("drop_last leaves the short batch out; an epoch can begin in its middl
     CHECK_THROWS_AS(all.epoch(0, -1), InvalidArgument);
 }
 
-TEST_CASE("training from the loader gives the bits of training from tensors") {
+TEST_CASE("training from the loader is bit-identical to training from tensors") {
     const auto train = [](auto&& batches) {
         manual_seed(3);
         auto model = model_of(2, 4);
@@ -213,7 +214,7 @@ TEST_CASE("training from the loader gives the bits of training from tensors") {
     CHECK(loaded.front() != loaded.back());
 }
 
-TEST_CASE("what reading throws comes out of the epoch, and the loader stays usable") {
+TEST_CASE("exceptions while reading are thrown by the epoch, and the loader stays usable") {
     auto model = model_of(2, 0);
     for (const int workers : {0, 2}) {
         Loader loader(model, RowByRow{64, 40}, {.batch_size = 8, .workers = workers});
@@ -228,7 +229,7 @@ TEST_CASE("what reading throws comes out of the epoch, and the loader stays usab
     }
 }
 
-TEST_CASE("an epoch may be left early, and outlive its loader") {
+TEST_CASE("an epoch may be left early and outlive its loader") {
     auto model = model_of(2, 0);
     ShardedTensor kept;
     {
@@ -253,7 +254,7 @@ TEST_CASE("an epoch may be left early, and outlive its loader") {
     CHECK(batches == 5);
 }
 
-TEST_CASE("bad loaders and data sets are refused") {
+TEST_CASE("bad loaders and data sets are rejected") {
     auto model = model_of(2, 0);
     const auto make = [&](const LoaderOptions& options) { Loader loader(model, numbered(10), options); };
     CHECK_THROWS_WITH(make({.batch_size = 0}), contains("batch size 0"));
@@ -277,7 +278,7 @@ TEST_CASE("bad loaders and data sets are refused") {
     CHECK(rows_of_epoch(small, 0).size() == 2);
 }
 
-TEST_CASE("rows that differ in shape are refused by name") {
+TEST_CASE("rows of different shapes are rejected by name") {
     struct Ragged {
         std::int64_t size() const { return 10; }
         std::tuple<Tensor> get(std::int64_t i) const { return {Tensor::zeros({i < 7 ? 2 : 3})}; }
@@ -290,7 +291,7 @@ TEST_CASE("rows that differ in shape are refused by name") {
     CHECK_THROWS_WITH(go(), contains("row 7"));
 }
 
-TEST_CASE("Mnist reads images in 0..1 or normalised, and refuses files that do not fit") {
+TEST_CASE("Mnist reads images in 0..1 or normalised, and rejects mismatched files") {
     const TemporaryDirectory directory;
     samples::write_digits(directory.path(), {.train_count = 30, .test_count = 12, .seed = 4, .gzip = true});
     const MnistFiles files = find_mnist(directory.path());
@@ -333,7 +334,7 @@ TEST_CASE("Mnist reads images in 0..1 or normalised, and refuses files that do n
 
 namespace {
 
-/// Reports what a test wants.
+/// Reports sizes that a test sets.
 struct Reporting {
     std::int64_t rows = 8;
     std::shared_ptr<Shape> shape = std::make_shared<Shape>(Shape{3});
@@ -366,7 +367,7 @@ std::string refused(F call) {
 
 }  // namespace
 
-TEST_CASE("sizes that a data set or a sampler reports are refused before anything is allocated") {
+TEST_CASE("sizes that a data set or sampler reports are checked before anything is allocated") {
     DataParallel<Net> model = model_of(1, 1);
     constexpr std::int64_t huge = std::int64_t{1} << 60;
     const auto made = [&](Reporting data, const LoaderOptions& options) {
@@ -389,7 +390,7 @@ TEST_CASE("sizes that a data set or a sampler reports are refused before anythin
     CHECK(has(refused([&] { wrong.epoch(0); }), "the sampler returned 2 rows"));
 }
 
-TEST_CASE("a data set that changes its size or its fields is refused, with nothing written") {
+TEST_CASE("a data set that changes its size or fields is rejected, and nothing is written") {
     DataParallel<Net> model = model_of(1, 1);
     Reporting data;
     data.size_now = std::make_shared<std::int64_t>(8);
@@ -402,7 +403,7 @@ TEST_CASE("a data set that changes its size or its fields is refused, with nothi
     CHECK(has(refused([&] { epoch.begin(); }), "field 0 is f32 (1000,), but was f32 (3,)"));
 }
 
-TEST_CASE("options at the ends of their types are refused or work") {
+TEST_CASE("options at the limits of their types are rejected or work") {
     DataParallel<Net> model = model_of(1, 1);
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     Loader<TensorDataset<2>> one(model, numbered(6), {.batch_size = most});

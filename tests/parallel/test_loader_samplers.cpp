@@ -1,22 +1,20 @@
-// What a loader reads with a sampler, and the context that rows are read with.
+// Rows that a loader reads with a sampler, and the context of the reads.
 #include <algorithm>
 
 #include "lockstep/ops/layers.h"
-#include "lockstep/parallel/data/row_samplers.h"
+#include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/parallel/data/transforms.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/augmented_data.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/datasets.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using namespace augmented_data;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using namespace lockstep::test;
 using Rows = std::vector<std::int64_t>;
 
 namespace {
@@ -31,7 +29,7 @@ DataParallel<OneLayer> model_on(int devices, int shards = 0) {
     return DataParallel<OneLayer>(OneLayer{}, lockstep::test::cpu_devices(devices), {.shards = shards});
 }
 
-/// Numbers of the rows that a loader gives, batch by batch.
+/// Numbers of a loader's rows, batch by batch.
 template <class Data>
 std::vector<Rows> batches_of(Loader<Data>& loader, std::uint64_t epoch) {
     std::vector<Rows> batches;
@@ -43,7 +41,7 @@ std::vector<Rows> batches_of(Loader<Data>& loader, std::uint64_t epoch) {
     return batches;
 }
 
-/// Batches of several sizes, others in every epoch.
+/// Batches of several sizes, different in every epoch.
 struct Uneven {
     std::vector<Rows> of_epoch_0{{5, 1}, {0, 2, 3, 9}, {4}, {7, 8, 6}};
     std::int64_t size() const { return std::ssize(of_epoch_0); }
@@ -60,7 +58,7 @@ struct Uneven {
     }
 };
 
-/// Says that it has three rows and gives others.
+/// Announces three rows and returns others.
 struct Unreliable {
     std::int64_t size() const { return 3; }
     Rows indices(std::uint64_t epoch) const {
@@ -80,24 +78,25 @@ TEST_CASE("augmentation has the same bits for any number of devices and workers,
             auto model = model_on(devices, 8);
             const LoaderOptions options{
                 .batch_size = 8, .shuffle = true, .seed = 77, .workers = workers, .prefetch = 3};
-            Loader by_row(model, ByRow{43}, options);
+            Loader by_row(model, AugmentedRows{43}, options);
             CHECK(rows_of_epoch(by_row, 4) == expected);
-            Loader written(model, Written{43}, options);
+            Loader written(model, AugmentedBatches{43}, options);
             CHECK(rows_of_epoch(written, 4) == expected);
             CHECK(rows_of_epoch(written, 4, 2) ==
                   std::vector<double>(expected.begin() + std::ptrdiff_t{2 * 8 * 3}, expected.end()));
         }
     auto model = model_on(1);
-    Loader loader(model, ByRow{43}, {.batch_size = 8, .shuffle = true, .seed = 77});
+    Loader loader(model, AugmentedRows{43}, {.batch_size = 8, .shuffle = true, .seed = 77});
     CHECK(rows_of_epoch(loader, 5) == expected_rows({77, 5}, shuffled_order(43, 77, 5)));
 }
 
-TEST_CASE("a row of a subset is augmented as it is without it, wherever the transform sits") {
+TEST_CASE("a row is augmented in the same way inside and outside a subset, wherever the transform is") {
     auto model = model_on(2);
     const Rows rows{9, 4, 30, 4, 0};
-    Loader by_row(model, Subset(ByRow{43}, rows), {.batch_size = 2, .seed = 6});
+    Loader by_row(model, Subset(AugmentedRows{43}, rows), {.batch_size = 2, .seed = 6});
     CHECK(rows_of_epoch(by_row, 1) == expected_rows({6, 1}, rows));
-    Loader written(model, Subset(Subset(Written{43}, {1, 0, 4, 30, 9}), {4, 2, 3, 2, 1}), {.batch_size = 2, .seed = 6});
+    Loader written(model, Subset(Subset(AugmentedBatches{43}, {1, 0, 4, 30, 9}), {4, 2, 3, 2, 1}),
+                   {.batch_size = 2, .seed = 6});
     CHECK(rows_of_epoch(written, 1) == expected_rows({6, 1}, rows));
 
     const auto numbers = [](std::tuple<Tensor> row, RowContext& context) {
@@ -112,10 +111,12 @@ TEST_CASE("a row of a subset is augmented as it is without it, wherever the tran
     CHECK(rows_of_epoch(around, 1) == expected_rows({6, 1}, rows));
 }
 
-TEST_CASE("a data set whose get takes a context is got by it even where it can be read without") {
+TEST_CASE("a data set whose get accepts a context is read with one, even if it can be read without") {
     struct Both : TensorDataset<1> {
         Both() : TensorDataset<1>(Tensor::zeros({5, 3}, DType::f64)) {}
-        std::tuple<Tensor> get(std::int64_t row, RowContext& context) const { return ByRow{5}.get(row, context); }
+        std::tuple<Tensor> get(std::int64_t row, RowContext& context) const {
+            return AugmentedRows{5}.get(row, context);
+        }
     };
     auto model = model_on(1);
     Loader loader(model, Both(), {.batch_size = 2});
@@ -126,7 +127,7 @@ TEST_CASE("a loader reads the rows that its sampler gives") {
     for (const int devices : {1, 3}) {
         auto model = model_on(devices);
         const auto batches = [&](const LoaderOptions& options, std::uint64_t epoch) {
-            Loader loader(model, ByRow{8}, options);
+            Loader loader(model, AugmentedRows{8}, options);
             const std::vector<Rows> found = batches_of(loader, epoch);
             CHECK(std::ssize(found) == loader.batches());
             std::int64_t rows = 0;
@@ -144,9 +145,9 @@ TEST_CASE("a loader reads the rows that its sampler gives") {
     }
 }
 
-TEST_CASE("batches of a sampler may be of any size, up to the one that it says") {
+TEST_CASE("batches of a sampler may be of any size up to its declared maximum") {
     auto model = model_on(3, 3);
-    Loader loader(model, ByRow{10}, {.workers = 2, .prefetch = 3, .sampler = Uneven()});
+    Loader loader(model, AugmentedRows{10}, {.workers = 2, .prefetch = 3, .sampler = Uneven()});
     CHECK(loader.batches() == 4);
     CHECK(loader.rows() == 10);
     CHECK(loader.options().batch_size == 4);
@@ -164,12 +165,12 @@ TEST_CASE("batches of a sampler may be of any size, up to the one that it says")
     CHECK(batches_of(loader, 0) == uneven.batches(0));  // usable after a refusal
 }
 
-TEST_CASE("with a distributed sampler every rank's shards get the rows of PyTorch's loader on that rank") {
+TEST_CASE("with a distributed sampler, every rank's shards get the rows of PyTorch's loader on that rank") {
     // PyTorch 2.15: DistributedSampler(range(11), 3, rank), set_epoch(2), in batches of 2.
     const std::vector<std::vector<Rows>> of_rank{{{3, 0}, {5, 6}}, {{8, 1}, {2, 9}}, {{10, 4}, {7, 3}}};
     for (const auto& [shards, rank] : {std::pair{3, 0}, {3, 2}, {6, 1}}) {
         auto model = model_on(3, shards);
-        Loader loader(model, ByRow{11}, {.batch_size = 6, .sampler = DistributedSampler(11, 3, rank)});
+        Loader loader(model, AugmentedRows{11}, {.batch_size = 6, .sampler = DistributedSampler(11, 3, rank)});
         CHECK(loader.batches() == 2);
         std::size_t number = 0;
         for (auto& [batch] : loader.epoch(2)) {
@@ -188,25 +189,27 @@ TEST_CASE("with a distributed sampler every rank's shards get the rows of PyTorc
         }
     }
     auto model = model_on(1);
-    Loader once(model, ByRow{11}, {.batch_size = 6, .sampler = DistributedSampler(11, 3, 0, {.pad = false})});
+    Loader once(model, AugmentedRows{11}, {.batch_size = 6, .sampler = DistributedSampler(11, 3, 0, {.pad = false})});
     CHECK(once.rows() == 11);
     Rows all;
     for (const Rows& batch : batches_of(once, 2)) all.insert(all.end(), batch.begin(), batch.end());
     std::sort(all.begin(), all.end());
     CHECK(all == Rows{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
-    Loader dropped(model, ByRow{11}, {.batch_size = 6, .sampler = DistributedSampler(11, 3, 0, {.drop_last = true})});
+    Loader dropped(model, AugmentedRows{11},
+                   {.batch_size = 6, .sampler = DistributedSampler(11, 3, 0, {.drop_last = true})});
     CHECK(dropped.rows() == 9);
     CHECK(contains(message_of<InvalidArgument>([&] {
-                       Loader uneven(model, ByRow{11}, {.batch_size = 4, .sampler = DistributedSampler(11, 3, 0)});
+                       Loader uneven(model, AugmentedRows{11},
+                                     {.batch_size = 4, .sampler = DistributedSampler(11, 3, 0)});
                        (void)uneven.epoch(0);
                    }),
                    "batches of 4 rows for 3 replicas"));
 }
 
-TEST_CASE("samplers that do not fit are refused, and an epoch that runs goes on") {
+TEST_CASE("mismatched samplers are rejected, and a running epoch continues") {
     auto model = model_on(1);
     const auto refusal = [&](const LoaderOptions& options) {
-        return message_of<InvalidArgument>([&] { Loader loader(model, ByRow{10}, options); });
+        return message_of<InvalidArgument>([&] { Loader loader(model, AugmentedRows{10}, options); });
     };
     CHECK(contains(refusal({.shuffle = true, .sampler = SequentialSampler(10)}), "mutually exclusive with shuffle"));
     CHECK(contains(refusal({.batch_size = 2, .sampler = Uneven()}), "mutually exclusive with batch_size"));
@@ -214,7 +217,7 @@ TEST_CASE("samplers that do not fit are refused, and an epoch that runs goes on"
     CHECK(contains(refusal({.sampler = Rows{}}), "0 rows make no batch"));
     CHECK(contains(refusal({.batch_size = 4, .drop_last = true, .sampler = SequentialSampler(3)}), "no batch of 4"));
 
-    Loader loader(model, ByRow{10}, {.batch_size = 2, .sampler = Unreliable()});
+    Loader loader(model, AugmentedRows{10}, {.batch_size = 2, .sampler = Unreliable()});
     auto running = loader.epoch(0);
     auto batch = running.begin();
     CHECK(contains(message_of<InvalidArgument>([&] { (void)loader.epoch(1); }),

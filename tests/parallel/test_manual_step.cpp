@@ -4,23 +4,25 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 namespace reference = ls::reference;
 
 namespace {
 
 /// Gradients of the mean negative log likelihood, then that of the images, in double precision.
-reference::Parameters expected_gradients(Net& net, const Batch& batch) {
-    const auto run = reference::run_small_net(parameters_of(net), array_of(batch.images));
+reference::Parameters expected_gradients(ConvNet& net, const ConvNetBatch& batch) {
+    const auto run = reference::run_conv_net(parameters_of(net), array_of(batch.images));
     Array dy;
-    reference::small_net_loss({}, run.log_probabilities, batch.classes, dy);
-    return reference::small_net_gradients(parameters_of(net), run, dy);
+    reference::conv_net_loss({}, run.log_probabilities, batch.classes, dy);
+    return reference::conv_net_gradients(parameters_of(net), run, dy);
 }
 
-ls::Loss loss_of(const ls::Tensor& output, const Batch& batch) {
+ls::Loss loss_of(const ls::Tensor& output, const ConvNetBatch& batch) {
     return ls::nll_loss(output, batch.labels.to(output.device()));
 }
 
@@ -37,13 +39,13 @@ std::vector<Array> without_last(std::vector<Array> arrays) {
 
 }  // namespace
 
-TEST_CASE("gradients go through gather and scatter to the inputs") {
+TEST_CASE("gradients flow through gather and scatter to the inputs") {
     ls::manual_seed(1);
-    Net net;
+    ConvNet net;
     for (const std::int64_t rows : {8, 7, 2}) {
-        const Batch batch = make_batch(rows);
+        const ConvNetBatch batch = make_batch(rows);
         const auto expected = expected_gradients(net, batch);
-        ls::DataParallel<Net> model(net, devices(3));
+        ls::DataParallel<ConvNet> model(net, cpu_devices(3));
         const ls::Tensor images = batch.images.clone().requires_grad_();
         const ls::Tensor output = model(images);
         CHECK(output.shape() == ls::Shape{rows, 5});
@@ -54,7 +56,7 @@ TEST_CASE("gradients go through gather and scatter to the inputs") {
         CHECK(relative_error({array_of(images.grad())}, {expected.back()}) < 1e-6);
         CHECK(relative_error(gradients_of(*model), without_last(expected)) < 1e-6);
 
-        // Through an operation before the wrapper too, from a device.
+        // Through an operation before the wrapper as well, from a device.
         const ls::Tensor leaf = batch.images.clone().to(ls::Device::cpu(1)).detach().requires_grad_();
         loss_of(model(leaf * 1.0), batch).backward();
         CHECK(relative_error({array_of(leaf.grad())}, {expected.back()}) < 1e-6);
@@ -63,10 +65,10 @@ TEST_CASE("gradients go through gather and scatter to the inputs") {
 
 TEST_CASE("gradients of several backwards add up until zero_grad") {
     ls::manual_seed(2);
-    Net net;
-    const Batch batch = make_batch(10);
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(10);
     const auto expected = without_last(expected_gradients(net, batch));
-    ls::DataParallel<Net> model(net, devices(3));
+    ls::DataParallel<ConvNet> model(net, cpu_devices(3));
     ls::SGD sgd(model, {.lr = 0.1});
     for (int i = 1; i <= 3; ++i) {
         loss_of(model(batch.images), batch).backward();
@@ -80,21 +82,21 @@ TEST_CASE("gradients of several backwards add up until zero_grad") {
 
 TEST_CASE("two forwards before one backward") {
     ls::manual_seed(3);
-    Net net;
-    const Batch a = make_batch(10), b = make_batch(10), c = make_batch(5);
-    ls::DataParallel<Net> model(net, devices(3));
+    ConvNet net;
+    const ConvNetBatch a = make_batch(10), b = make_batch(10), c = make_batch(5);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(3));
     const ls::Tensor first = model(a.images), second = model(b.images), third = model(c.images);
     (loss_of(second, b).value() + loss_of(first, a).value() + loss_of(third, c).value()).backward();
     auto expected = without_last(expected_gradients(net, a));
-    for (const Batch* batch : {&b, &c})
+    for (const ConvNetBatch* batch : {&b, &c})
         expected = difference(expected, scaled(without_last(expected_gradients(net, *batch)), -1));
     CHECK(relative_error(gradients_of(*model), expected) < 1e-6);
 }
 
-TEST_CASE("backward twice is an error that says so") {
-    Net net;
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Net> model(net, devices(2));
+TEST_CASE("a second backward is an error that explains it") {
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(2));
     const ls::Tensor loss = loss_of(model(batch.images), batch).value();
     loss.backward();
     const auto once = gradients_of(*model);
@@ -102,7 +104,7 @@ TEST_CASE("backward twice is an error that says so") {
     CHECK(text.find("was freed by an earlier backward; expected retain_graph = true") != std::string::npos);
     CHECK(relative_error(gradients_of(*model), once) == 0);
 
-    // The wrapper's activations are gone even where the graph is kept.
+    // The wrapper's activations are freed even if the graph is retained.
     const ls::Tensor kept = loss_of(model(batch.images), batch).value();
     kept.backward({}, true);
     const auto twice = gradients_of(*model);
@@ -114,27 +116,27 @@ TEST_CASE("backward twice is an error that says so") {
     CHECK(relative_error(twice, scaled(once, 2)) < 1e-6);
 }
 
-TEST_CASE("outputs may outlive the wrapper, their backward says that it is gone") {
-    Net net;
-    const Batch batch = make_batch(6);
+TEST_CASE("outputs may outlive the wrapper, and their backward then throws") {
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(6);
     ls::Tensor output, dropped;
     {
-        ls::DataParallel<Net> model(net, devices(2));
+        ls::DataParallel<ConvNet> model(net, cpu_devices(2));
         output = model(batch.images);
         dropped = model(batch.images);
     }
     dropped = ls::Tensor();
-    const auto run = reference::run_small_net(parameters_of(net), array_of(batch.images));
+    const auto run = reference::run_conv_net(parameters_of(net), array_of(batch.images));
     CHECK(relative_error({array_of(output)}, {run.log_probabilities}) < 1e-6);
     CHECK(message_of<ls::InvalidArgument>([&] { loss_of(output, batch).backward(); }) ==
           "backward: the wrapper that created this tensor was destroyed; it must live until after backward");
 }
 
-TEST_CASE("a step forgets what backward left, a gradient set to nothing is not added to") {
+TEST_CASE("a step discards gradients left by backward, and backward does not add to an undefined gradient") {
     ls::manual_seed(9);
-    Net net;
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Net> model(net, devices(2));
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0});
     const auto expected = without_last(expected_gradients(net, batch));
     loss_of(model(batch.images), batch).backward();
@@ -150,9 +152,9 @@ TEST_CASE("a step forgets what backward left, a gradient set to nothing is not a
 }
 
 TEST_CASE("without autograd outputs have no history") {
-    Net net;
-    const Batch batch = make_batch(6);
-    ls::DataParallel<Net> model(net, devices(2));
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(6);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(2));
     ls::Tensor output;
     {
         const ls::NoGrad no_grad;
@@ -160,20 +162,21 @@ TEST_CASE("without autograd outputs have no history") {
     }
     CHECK_FALSE(output.requires_grad());
     CHECK(output.is_leaf());
-    const auto run = reference::run_small_net(parameters_of(net), array_of(batch.images));
+    const auto run = reference::run_conv_net(parameters_of(net), array_of(batch.images));
     CHECK(relative_error({array_of(output)}, {run.log_probabilities}) < 1e-6);
     CHECK_THROWS_AS(loss_of(output, batch).backward(), ls::InvalidArgument);
 }
 
-TEST_CASE("the manual step trains as step does") {
+TEST_CASE("the manual step trains like step") {
     ls::manual_seed(4);
-    Net net;
+    ConvNet net;
     const ls::SgdOptions options{.lr = 0.2, .momentum = 0.9, .weight_decay = 0.01};
     for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
-        ls::DataParallel<Net> a(net, devices(3), {.reduction = mode}), b(net, devices(3), {.reduction = mode});
+        ls::DataParallel<ConvNet> a(net, cpu_devices(3), {.reduction = mode}),
+            b(net, cpu_devices(3), {.reduction = mode});
         ls::SGD sgd_a(a, options), sgd_b(b, options);
         for (const std::int64_t rows : {12, 7, 12, 2}) {
-            const Batch batch = make_batch(rows);
+            const ConvNetBatch batch = make_batch(rows);
             const double loss_a = a.step(sgd_a, batch.images, batch.labels, ls::nll_loss).item();
             sgd_b.zero_grad();
             const ls::Tensor loss_b = loss_of(b(batch.images), batch).value();
@@ -188,19 +191,19 @@ TEST_CASE("the manual step trains as step does") {
     }
 }
 
-TEST_CASE("momentum that comes while updates are in flight is taken with the next one") {
+TEST_CASE("momentum that is set while updates are in flight applies to the next one") {
     ls::manual_seed(8);
-    Net net;
-    const Batch batch = make_batch(9);
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(9);
     std::vector<Array> weights = parameters_of(net), moved;
-    ls::DataParallel<Net> model(net, devices(3));
+    ls::DataParallel<ConvNet> model(net, cpu_devices(3));
     ls::SGD sgd(model, {.lr = 0.1});
     for (int step = 0; step < 6; ++step) {
         if (step == 2) sgd.set_options({.lr = 0.1, .momentum = 0.5});
-        const auto run = reference::run_small_net(weights, array_of(batch.images));
+        const auto run = reference::run_conv_net(weights, array_of(batch.images));
         Array dy;
-        reference::small_net_loss({}, run.log_probabilities, batch.classes, dy);
-        const auto gradients = without_last(reference::small_net_gradients(weights, run, dy));
+        reference::conv_net_loss({}, run.log_probabilities, batch.classes, dy);
+        const auto gradients = without_last(reference::conv_net_gradients(weights, run, dy));
         if (step <= 2) moved = difference(gradients, gradients, 0);
         for (std::size_t p = 0; p < weights.size(); ++p)
             for (std::ptrdiff_t i = 0; i < weights[p].size(); ++i) {
@@ -214,11 +217,11 @@ TEST_CASE("momentum that comes while updates are in flight is taken with the nex
     CHECK(relative_error(parameters_of(*model), weights) < 1e-6);
 }
 
-TEST_CASE("what is added to gradients outside the wrapper counts") {
+TEST_CASE("changes to gradients outside the wrapper count") {
     ls::manual_seed(5);
-    Net net;
-    const Batch batch = make_batch(9);
-    ls::DataParallel<Net> model(net, devices(3));
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(9);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(3));
     ls::SGD sgd(model, {.lr = 0.5});
     auto expected = without_last(expected_gradients(net, batch));
     const auto before = parameters_of(*model);
@@ -234,7 +237,7 @@ TEST_CASE("what is added to gradients outside the wrapper counts") {
     // Penalty first, then the wrapper's backward; then gradients set and scaled by hand.
     sgd.zero_grad();
     const auto middle = parameters_of(*model);
-    Net copy = *model;
+    ConvNet copy = *model;
     auto then = without_last(expected_gradients(copy, batch));
     for (std::ptrdiff_t i = 0; i < then[2].size(); ++i) then[2][i] += 0.6 * middle[2][i];
     (ls::sum(ls::square(model->fc1.weight)) * 0.3).backward();
@@ -248,10 +251,10 @@ TEST_CASE("what is added to gradients outside the wrapper counts") {
     CHECK(relative_error(difference(middle, parameters_of(*model), 2), then) < 1e-5);
 }
 
-TEST_CASE("hooks see a parameter's gradient while the program is traced") {
-    Net net;
-    const Batch batch = make_batch(8);
-    ls::DataParallel<Net> model(net, devices(2));
+TEST_CASE("hooks receive a parameter's gradient while the program is traced") {
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(8);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.1});
     std::vector<ls::Shape> seen;
     model->fc1.weight->register_hook([&](const ls::Tensor& gradient) {
@@ -264,7 +267,7 @@ TEST_CASE("hooks see a parameter's gradient while the program is traced") {
     loss_of(model(batch.images), batch).backward();
     CHECK(seen == std::vector<ls::Shape>{{10, 36}, {10, 36}});
 
-    ls::DataParallel<Net> reader(net, devices(2));
+    ls::DataParallel<ConvNet> reader(net, cpu_devices(2));
     reader->fc2.weight->register_hook([](const ls::Tensor& gradient) { (void)gradient.to_vector<float>(); });
     const std::string text = message_of<ls::InvalidArgument>([&] { (void)reader(batch.images); });
     CHECK(text.find("a value is read inside forward") != std::string::npos);
@@ -284,11 +287,11 @@ struct Mixed {
 };
 }  // namespace
 
-TEST_CASE("evaluation: running statistics, no masks, nothing changes") {
+TEST_CASE("evaluation uses running statistics, draws no masks and changes nothing") {
     ls::manual_seed(6);
-    ls::DataParallel<Mixed> model(Mixed{}, devices(3));
+    ls::DataParallel<Mixed> model(Mixed{}, cpu_devices(3));
     const ls::Tensor x = ls::Tensor::randn({10, 4});
-    (void)model(x);  // training: statistics move
+    (void)model(x);  // training mode: statistics change
     model.synchronize();
     const auto mean = model->norm.running_mean->tensor().to_vector<float>();
     CHECK(mean != std::vector<float>(3, 0));
@@ -310,9 +313,9 @@ TEST_CASE("evaluation: running statistics, no masks, nothing changes") {
 
 TEST_CASE("a write through the wrapper reaches all replicas") {
     ls::manual_seed(7);
-    Net net;
-    const Batch batch = make_batch(9);
-    ls::DataParallel<Net> model(net, devices(3));
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(9);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(3));
     (void)model(batch.images);
     const ls::Tensor weight = ls::Tensor::randn({10, 36});
     {
@@ -320,19 +323,19 @@ TEST_CASE("a write through the wrapper reaches all replicas") {
         model->fc1.weight->copy_(weight);
         net.fc1.weight->copy_(weight);
     }
-    const auto run = reference::run_small_net(parameters_of(net), array_of(batch.images));
+    const auto run = reference::run_conv_net(parameters_of(net), array_of(batch.images));
     CHECK(relative_error({array_of(model(batch.images))}, {run.log_probabilities}) < 1e-6);
     model.engine().verify_replicas();
 }
 
-TEST_CASE("outputs are gathered where the user wants them") {
-    Net net;
-    const Batch batch = make_batch(9);
+TEST_CASE("outputs are gathered on the requested device") {
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(9);
     for (const ls::Device device : {ls::Device::cpu(0), ls::Device::cpu(2), ls::Device::cpu(5), ls::Device::host()}) {
-        ls::DataParallel<Net> model(net, devices(3), {.output_device = device});
+        ls::DataParallel<ConvNet> model(net, cpu_devices(3), {.output_device = device});
         const ls::Tensor output = model(batch.images);
         CHECK(output.device() == device);
-        const auto run = reference::run_small_net(parameters_of(net), array_of(batch.images));
+        const auto run = reference::run_conv_net(parameters_of(net), array_of(batch.images));
         CHECK(relative_error({array_of(output)}, {run.log_probabilities}) < 1e-6);
         loss_of(output, batch).backward();
         CHECK(relative_error(gradients_of(*model), without_last(expected_gradients(net, batch))) < 1e-6);
@@ -362,7 +365,7 @@ struct Nested {
 };
 }  // namespace
 
-TEST_CASE("nested containers and values go in and come out") {
+TEST_CASE("nested containers and values are inputs and results") {
     ls::manual_seed(8);
     Nested net;
     const std::vector<ls::Tensor> list{ls::Tensor::randn({7, 3}), ls::Tensor::randn({7, 3})};
@@ -371,7 +374,7 @@ TEST_CASE("nested containers and values go in and come out") {
     const auto x = reference::combine(array_of(list[0]), array_of(list[1]), [](double p, double q) { return p + q; });
     const Array y = reference::linear(x, w, b);
 
-    ls::DataParallel<Nested> model(net, devices(3));
+    ls::DataParallel<Nested> model(net, cpu_devices(3));
     auto [first, many, maybe] = model(list, std::pair(other, 2.5), std::string("one"), Sign::plus);
     CHECK(relative_error({array_of(first)}, {y}) < 1e-6);
     REQUIRE(many.size() == 2);
@@ -386,7 +389,7 @@ TEST_CASE("nested containers and values go in and come out") {
     CHECK(relative_error({array_of(many.at("sum")[0])}, {sums}) < 1e-6);
     CHECK(model.engine().traces() == 2);
 
-    // The gradient of a part of what came out: d sum(shard sums * (1, 2, 3)).
+    // The gradient of a part of the output: d sum(shard sums * (1, 2, 3)).
     const ls::Tensor factors = ls::Tensor::from(std::vector<float>{1, 2, 3}, {3}, ls::Device::cpu(0));
     ls::sum(many.at("sum")[0] * factors).backward();
     Array dy({7, 2});
@@ -394,7 +397,7 @@ TEST_CASE("nested containers and values go in and come out") {
     const auto expected = reference::linear_gradients(x, w, dy);
     CHECK(relative_error(gradients_of(*model), {expected[1], expected[2]}) < 1e-6);
 
-    // Other values make another program, equal ones do not.
+    // Different values give another program, equal ones reuse it.
     auto [minus, more, both] = model(list, std::pair(other, 2.5), std::string("both"), Sign::minus);
     CHECK(relative_error({array_of(minus)}, {scaled({y}, -1)[0]}) < 1e-6);
     REQUIRE(both.has_value());

@@ -1,4 +1,4 @@
-// Losses of masks on shards: cross entropy of maps and dice together, whose value and gradients are those of the whole
+// Losses of masks on shards: cross-entropy of maps together with dice, whose value and gradients are those of the whole
 // batch, computed here in double precision.
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
 
 using namespace lockstep;
 
@@ -44,7 +44,7 @@ struct Data {
     }
 };
 
-/// Softmax of what the network makes of image n at position i.
+/// Softmax of the network's output for image n at position i.
 std::vector<double> probabilities(const std::vector<double>& w, const Data& data, std::int64_t n, std::int64_t i) {
     std::vector<double> p;
     double total = 0;
@@ -95,7 +95,7 @@ double dice_of(const std::vector<double>& w, const Data& data, std::int64_t begi
     return 1 - dice;
 }
 
-/// The mean of dice_of over groups of so many images, each counted by its images.
+/// The mean of dice_of over groups of this many images, each weighted by its number of images.
 double dice_of_groups(const std::vector<double>& w, const Data& data, std::int64_t images, std::size_t first) {
     double sum = 0;
     for (std::int64_t n = 0; n < data.rows; n += images) {
@@ -134,7 +134,7 @@ Found expected(const Net& net, const Function& loss) {
     return result;
 }
 
-/// Loss and gradient of one step, read off the weights: the rate is so large that their own digits do not count.
+/// Loss and gradient of one step, derived from the weights: the rate is so large that their own digits do not matter.
 template <class Loss>
 Found one_step(const Net& net, int shards, const Data& data, const Loss& loss, const StepOptions& how = {}) {
     constexpr double rate = 1 << 20;
@@ -156,7 +156,7 @@ void check(const Found& found, const Found& wanted) {
 
 }  // namespace
 
-TEST_CASE("cross entropy and dice of the whole batch in one step are those of one device, on any shards") {
+TEST_CASE("cross entropy and dice of the batch are those of one device, for any number of shards") {
     manual_seed(61);
     const Net net;
     const std::vector<double> even{1, 1, 1}, uneven{0.5, 2, 1.5};
@@ -184,7 +184,7 @@ TEST_CASE("cross entropy and dice of the whole batch in one step are those of on
     }
 }
 
-TEST_CASE("dice of all classes together, and positions that count nothing, on any shards") {
+TEST_CASE("dice of all classes together, with ignored positions, for any number of shards") {
     const auto pooled = [](const std::vector<double>& w, const Data& data, std::size_t first, std::int64_t ignored) {
         double common = 0, both = 0;
         for (std::int64_t n = 0; n < data.rows; ++n)
@@ -229,14 +229,14 @@ TEST_CASE("dice of all classes together, and positions that count nothing, on an
               expected(net,
                        [&](const std::vector<double>& w) { return pooled(w, data, 1, 2) + kept_entropy(w, data, 2); }));
     }
-    // A class out of range that is ignored, and one that is not.
+    // An ignored class out of range, and one that is not ignored.
     const Tensor probabilities_of_two = Tensor::full({1, 2, 1, 4}, 0.5);
     const Tensor masks = Tensor::from(std::vector<std::int64_t>{0, 1, -100, 1}, {1, 1, 4});
     CHECK(DiceLoss{{.epsilon = 0, .ignore_index = -100}}(probabilities_of_two, masks).item() ==
           Approx(1 - (2 * 0.5 / 2.5 + 2 * 1 / 3.5) / 2));
     CHECK_THROWS_AS(DiceLoss{{.ignore_index = -99}}(probabilities_of_two, masks).item(), InvalidArgument);
     CHECK_THROWS_AS((DiceLoss{{.ignore_index = 0}}(probabilities_of_two, probabilities_of_two)), InvalidArgument);
-    // Of a score, too: found is class 1 everywhere.
+    // The same for a score: class 1 is predicted everywhere.
     const Tensor logits = Tensor::from(std::vector<float>{0, 0, 0, 0, 1, 1, 1, 1}, {1, 2, 1, 4});
     CHECK(dice_score(logits, masks, 1e-6, -100).item() == Approx(2 * 2 / 5.0));
 }
@@ -261,7 +261,7 @@ TEST_CASE("dice of each image and of each shard") {
     }
 }
 
-TEST_CASE("of several microbatches the dice of the batch is that of each, counted by its rows") {
+TEST_CASE("with microbatches, the dice of the batch is the mean of theirs, weighted by rows") {
     manual_seed(63);
     const Net net;
     const Data data(6);

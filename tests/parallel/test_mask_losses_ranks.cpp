@@ -1,4 +1,4 @@
-// A decoder's operations and the losses of masks over several processes: the bits of one.
+// A decoder's operations and the losses of masks over several processes: bit-identical to one.
 #include <vector>
 
 #include "lockstep/ops/dice.h"
@@ -9,14 +9,14 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
-/// One step down and up again: pooled, grown, padded to the skip's size, put beside it.
+/// One step down and up again: pooled, upsampled, padded to the skip's size, concatenated with it.
 struct Net {
     Conv2d down{3, 16, 3, {.padding = 1}}, deep{16, 32, 3, {.padding = 1}};
     ConvTranspose2d up{32, 16, 2, {.stride = 2}};
@@ -66,14 +66,14 @@ Result train(Model& model) {
 
 }  // namespace
 
-TEST_CASE("ranks learn masks with the bits of one process") {
+TEST_CASE("ranks learn masks bit-identically to one process") {
     for (const int ranks : {1, 2, 4})
         CHECK(on_ranks(ranks, [](ProcessGroup& group) {
                   DistributedDataParallel<Net> model(seeded(), group, {.shards = 4, .seed = 5});
                   const Result found = train(model);
                   DataParallel<Net> alone(seeded(), Devices({Device::cpu(0)}), {.shards = 4, .seed = 5});
-                  expect(found == train(alone), "the ranks have other bits than one process");
-                  expect(found.losses.back() < found.losses.front(), "nothing is learned");
+                  expect(found == train(alone), "the ranks are not bit-identical to one process");
+                  expect(found.losses.back() < found.losses.front(), "the loss does not fall");
                   model.engine().verify_replicas();
               }) == "");
 }

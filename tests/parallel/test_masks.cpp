@@ -1,11 +1,11 @@
-// Dropout masks are a function of seed, step, microbatch, call and global row: how a batch is cut does not matter.
+// Dropout masks are a function of seed, step, microbatch, call and global row: the cut of a batch does not matter.
 #include <set>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
 
@@ -58,7 +58,7 @@ std::vector<std::vector<Values>> masks(int devices, int shards, std::int64_t row
 }
 
 /// Element `index` of the mask of call `ordinal`.
-float element(const StepState& state, std::uint32_t ordinal, std::uint64_t index, double p) {
+float element(const StepCounters& state, std::uint32_t ordinal, std::uint64_t index, double p) {
     const double uniform = static_cast<double>(random_bits(state, ordinal, index) >> 8) / 16777216.0;
     return uniform < p ? 0.0f : static_cast<float>(1 / (1 - p));
 }
@@ -67,13 +67,13 @@ float element(const StepState& state, std::uint32_t ordinal, std::uint64_t index
 
 TEST_CASE("Philox 4x32-10 gives the numbers of its authors' known-answer test") {
     CHECK(philox({}, 0, 0) == std::array<std::uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
-    StepState ones_state;
+    StepCounters ones_state;
     ones_state.seed = ones_state.step = ~std::uint64_t{0};
     CHECK(philox(ones_state, 0, ~std::uint64_t{0}) ==
           std::array<std::uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
 }
 
-TEST_CASE("the masks of eight shards put together are those of one shard") {
+TEST_CASE("concatenated masks of eight shards are those of one shard") {
     for (const std::int64_t rows : {1, 5, 20, 64}) {
         const auto one = masks(1, 1, rows, 3);
         for (const int devices : {1, 3, 8}) {
@@ -88,7 +88,7 @@ TEST_CASE("masks are those of the documented counters") {
     constexpr std::int64_t rows = 20;
     const auto found = masks(3, 8, rows, 2);
     for (std::uint64_t micro = 0; micro < 2; ++micro) {
-        StepState state;
+        StepCounters state;
         state.seed = 3;
         state.micro = micro;
         for (std::uint64_t i = 0; i < rows * row_size; ++i) {
@@ -96,13 +96,13 @@ TEST_CASE("masks are those of the documented counters") {
             CHECK(found[micro][1][i] == element(state, 1, i, 0.5));
             CHECK(found[micro][2][i] == element(state, 2, i / plane, 0.25));
         }
-        for (std::uint64_t shard = 0; shard < 7; ++shard)  // 20 rows in 8 shards: 7 are there
+        for (std::uint64_t shard = 0; shard < 7; ++shard)  // 20 rows in 8 shards: 7 have rows
             for (std::uint64_t i = 0; i < 16; ++i)
                 CHECK(found[micro][3][shard * 16 + i] == element(state, 3, (shard << 40) + i, 0.5));
     }
 }
 
-TEST_CASE("layers, rows, forwards, steps and seeds have masks of their own") {
+TEST_CASE("layers, rows, forwards, steps and seeds all have different masks") {
     constexpr std::int64_t rows = 64;
     const auto found = masks(3, 8, rows, 4);
     std::set<Values> all;
@@ -129,7 +129,7 @@ TEST_CASE("layers, rows, forwards, steps and seeds have masks of their own") {
     CHECK(values_of(model.forward(ones(rows)))[0] != found[0][0]);
 }
 
-TEST_CASE("evaluation has no masks and takes none away") {
+TEST_CASE("evaluation has no masks and does not advance those of training") {
     const NoGrad no_grad;
     const auto expected = masks(1, 1, 20, 2);
     DataParallel<Masks> model = wrapped(2, 8);
@@ -151,7 +151,7 @@ TEST_CASE("eager use agrees with one shard") {
     }
 }
 
-TEST_CASE("a wrapper that names no seed takes that of manual_seed") {
+TEST_CASE("a wrapper without a seed uses that of manual_seed") {
     const NoGrad no_grad;
     for (const std::uint64_t seed : {11u, 12u}) {
         manual_seed(seed);

@@ -1,4 +1,4 @@
-// Peak memory per device, as docs/reduction.md says.
+// Peak memory per device, as documented in docs/reduction.md.
 #include <algorithm>
 #include <cstdio>
 
@@ -7,16 +7,16 @@
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
 
 namespace {
 
-constexpr int devices = 4;  ///< where a test does not say otherwise
+constexpr int devices = 4;  ///< unless a test sets another number
 
-/// What is taken for `bytes` bytes: rounded up to an eighth of a power of two, 512 bytes at least.
+/// Size of the allocation for `bytes` bytes: rounded up to an eighth of a power of two, at least 512 bytes.
 std::size_t block(std::size_t bytes) {
     std::size_t power = 512;
     while (2 * power < bytes) power *= 2;
@@ -28,7 +28,7 @@ std::size_t block(std::size_t bytes) {
 std::vector<std::size_t> peaks(const EngineOptions& options, std::size_t& arena, std::size_t& parameters,
                                int count = devices) {
     const test::Images images(64);
-    std::vector<std::size_t> before;  // a few words that the library keeps for good
+    std::vector<std::size_t> before;  // a few words that the library holds permanently
     for (int d = 0; d < count; ++d) {
         before.push_back(memory_stats(Device::cpu(d)).current);
         REQUIRE(before.back() <= 512);
@@ -59,7 +59,7 @@ TEST_CASE("slice-wise, loss per replica: device 0 has at most 5% more than the o
         CHECK(static_cast<double>(found[0]) <= 1.05 * static_cast<double>(found[static_cast<std::size_t>(d)]));
 }
 
-TEST_CASE("the default mode: device 0 has the optimizer's state and the scratch of the sums more than the others") {
+TEST_CASE("default mode: device 0 has extra memory for the optimizer's state and the scratch of sums only") {
     std::size_t arena = 0, parameters = 0;
     const std::vector<std::size_t> found = peaks({}, arena, parameters);
     // Momentum; the table of settings and, while it is replaced, the new one; a piece of a sum for each of 17 levels.
@@ -68,11 +68,11 @@ TEST_CASE("the default mode: device 0 has the optimizer's state and the scratch 
     for (std::size_t d = 1; d < found.size(); ++d) {
         CHECK(found[d] == found[1]);
         CHECK(found[0] >= found[d] + excess);
-        CHECK(found[0] <= found[d] + excess + 512);  // words that the library keeps for good, if they are new
+        CHECK(found[0] <= found[d] + excess + 512);  // words that the library holds permanently, if they are new
     }
 }
 
-TEST_CASE("partial sums beyond a device's first: two buckets each, however large the model") {
+TEST_CASE("partial sums beyond a device's first use two buckets each, for any size of model") {
     // Eight shards on three devices: nodes [0, 2) [2, 3), [3, 4) [4, 6), [6, 8): one more than the first on devices 0
     // and 1, none on device 2. A shard's activations are the same whatever the buckets.
     std::vector<std::vector<std::size_t>> found;
@@ -81,7 +81,7 @@ TEST_CASE("partial sums beyond a device's first: two buckets each, however large
     for (const std::size_t bytes : bucket_bytes) {
         std::size_t arena = 0, parameters = 0;
         found.push_back(peaks({.shards = 8, .bucket_bytes = bytes}, arena, parameters, 3));
-        // fc1.weight has 4608 KiB and what lies before it 6: ten pieces of half a MiB at most, or thirty-seven.
+        // fc1.weight has 4608 KiB, and the elements before it 6: ten pieces of at most half a MiB, or thirty-seven.
         const std::size_t elements = 64 + 1280 + 128 + 128 * 9216;
         const std::size_t pieces = bytes == (1 << 19) ? 10 : 37;
         const std::size_t grains = (elements + 63) / 64;

@@ -1,4 +1,5 @@
-// Several processes take a step in microbatches: with eight shards they have the bits of one process on one device.
+// Several processes compute a step in microbatches: with eight shards the result is bit-identical to one process on one
+// device.
 #include <limits>
 #include <memory>
 #include <utility>
@@ -9,11 +10,12 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
@@ -25,7 +27,7 @@ const test::Images& images() {
     return made;
 }
 
-/// With denominators that forward alone does not know.
+/// With denominators that depend on the targets.
 CrossEntropyLoss weighted() {
     std::vector<float> weights;
     for (int c = 0; c < 10; ++c) weights.push_back(0.5F + 0.25F * static_cast<float>(c));
@@ -50,7 +52,7 @@ template <class Model>
 Result train(Model& model, Optimizer& optimizer, const StepOptions& how) {
     Result result;
     std::int64_t first = 0;
-    // Of 26 rows, seven shards have 4 and one has none; of 29 the last one has 1; of 5 most ranks have none.
+    // 26 rows: seven shards have 4 and one has none; 29: the last one has 1; 5: most ranks have none.
     for (const std::int64_t rows : {64, 26, 29, 5, 64}) {
         result.first.push_back(model
                                    .step(optimizer, images().batch(first, first + rows),
@@ -81,8 +83,8 @@ void compare(ProcessGroup& group, DistributedDataParallelOptions options, const 
     const Result found = train_with<AdamW>(DistributedDataParallel(seeded<Net>(), group, options), how);
     const Result wanted = alone<Net>(how);
     const auto what = fmt::format("{} microbatches, buckets of {}", how.accumulation_steps, options.bucket_bytes);
-    expect(found.first == wanted.first, what + ": other losses");
-    expect(found.second == wanted.second, what + ": other weights or statistics");
+    expect(found.first == wanted.first, what + ": different losses");
+    expect(found.second == wanted.second, what + ": different weights or statistics");
 }
 
 double largest_difference(const Result& a, const Result& b) {
@@ -95,7 +97,7 @@ double largest_difference(const Result& a, const Result& b) {
 
 }  // namespace
 
-TEST_CASE("ranks that take a batch in microbatches have the bits of one process") {
+TEST_CASE("ranks that use microbatches are bit-identical to one process") {
     for (const int ranks : {1, 2, 3, 4})
         CHECK(on_ranks(ranks, [](ProcessGroup& group) {
                   for (const int parts : {2, 3})
@@ -106,7 +108,7 @@ TEST_CASE("ranks that take a batch in microbatches have the bits of one process"
               }) == "");
 }
 
-TEST_CASE("ranks on several hosts, and with clipping, take microbatches alike") {
+TEST_CASE("ranks on several hosts, or with clipping, use microbatches with the same result") {
     CHECK(on_ranks(
               4,
               [](ProcessGroup& group) {
@@ -120,28 +122,27 @@ TEST_CASE("microbatches change the bits, so the comparison can fail") {
     CHECK((alone<test::Normed>({.accumulation_steps = 2}) != alone<test::Normed>({})));
 }
 
-TEST_CASE("the backend's own all-reduce, and a hook, are called once a step, for the sum of all microbatches") {
+TEST_CASE("the backend's all-reduce, and a hook, are called once per step for the sum of all microbatches") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const StepOptions how{.accumulation_steps = 2};
               const Result wanted = alone<test::Normed, SGD>(how);
               DistributedDataParallel fast(seeded<test::Normed>(), group,
                                            {.shards = 8, .reduction = ReductionMode::fast, .seed = 5});
               expect(largest_difference(train_with<SGD>(fast, how), wanted) < 1e-5,
-                     "the fast way comes to other weights");
+                     "the fast reduction gives different weights");
               DistributedDataParallel hooked(seeded<test::Normed>(), group, {.shards = 8, .seed = 5});
               const auto calls = std::make_shared<int>(0);
               hooked.register_comm_hook(group, [calls](const GradientBucket& bucket, ProcessGroup& ranks) {
                   ++*calls;
                   return all_reduce_hook()(bucket, ranks);
               });
-              expect(largest_difference(train_with<SGD>(hooked, how), wanted) < 1e-5,
-                     "with a hook there are other weights");
+              expect(largest_difference(train_with<SGD>(hooked, how), wanted) < 1e-5, "a hook gives different weights");
               expect(*calls == 5, fmt::format("the hook was called {} times in 5 steps of one bucket", *calls));
           }) == "");
 }
 
-TEST_CASE("a microbatch that must be refused on one rank refuses the step on all, and training goes on") {
-    for (const std::int64_t bad_row : {0, 40, 63})  // of the first rank's first microbatch, and of the others' last
+TEST_CASE("a microbatch that one rank must refuse refuses the step on all ranks, and training continues") {
+    for (const std::int64_t bad_row : {0, 40, 63})  // in the first rank's first microbatch, and in the others' last
         CHECK(on_ranks(3, [&](ProcessGroup& group) {
                   DistributedDataParallel model(seeded<test::Normed>(), group, {.shards = 8, .seed = 5});
                   SGD sgd(model, {.lr = 0.1, .momentum = 0.9});

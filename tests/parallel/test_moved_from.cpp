@@ -1,10 +1,10 @@
-// Objects that were moved from: using them throws and names their type; destroying them and assigning to them is fine.
+// Objects after a move: using them throws and names their type; destroying them and assigning to them is allowed.
 #include <type_traits>
 
 #include "lockstep/lockstep.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -28,17 +28,17 @@ void says(const std::string& type, const auto& call) {
 
 Loss loss_of(const Tensor& output, const Tensor& target) { return mse_loss(output, target); }
 
-// What cannot be moved cannot be used after it.
+// Types that cannot be moved cannot be used after a move.
 static_assert(!std::is_move_constructible_v<GradScaler> && !std::is_move_constructible_v<SGD>);
 static_assert(!std::is_move_constructible_v<ProcessGroup> && !std::is_move_constructible_v<TcpStoreServer>);
 static_assert(!std::is_move_constructible_v<TcpStore> && !std::is_move_constructible_v<FileStore>);
 static_assert(!std::is_move_constructible_v<PrefixStore> && !std::is_move_constructible_v<StopSignals>);
 static_assert(!std::is_move_constructible_v<Loader<Rows>::Epoch>);
-static_assert(!std::is_move_constructible_v<Runner<DataParallel<Net>, Rows, decltype(&loss_of)>>);
+static_assert(!std::is_move_constructible_v<Runner>);
 
 }  // namespace
 
-TEST_CASE("wrappers") {
+TEST_CASE("moved-from wrappers") {
     const Tensor x = Tensor::full({4, 2}, 1), y = Tensor::full({4, 1}, 1);
     DataParallel model(Net{}, {Device::cpu(0), Device::cpu(1)});
     SGD sgd(model, {.lr = 0.1});
@@ -61,12 +61,12 @@ TEST_CASE("wrappers") {
     model = DataParallel(Net{}, {Device::cpu(0)});
     SGD other(model, {.lr = 0.1});
     CHECK(model.step(other, x, y, loss_of).item() >= 0);
-    taken = std::move(model);  // the old engine goes before its model
+    taken = std::move(model);  // the old engine is destroyed before its model
     CHECK(taken.step(other, x, y, loss_of).item() >= 0);
     CHECK_THROWS_AS(sgd.step(), InvalidArgument);
 }
 
-TEST_CASE("loaders, writers, logs and losses") {
+TEST_CASE("moved-from loaders, writers, logs and losses") {
     const TemporaryDirectory folder;
     DataParallel model(Net{}, {Device::cpu(0)});
     SGD sgd(model, {.lr = 0.1});
@@ -108,7 +108,7 @@ TEST_CASE("loaders, writers, logs and losses") {
     CHECK(held.item() >= 0);
 }
 
-TEST_CASE("lists of devices stay as they are") {
+TEST_CASE("moved-from lists of devices are unchanged") {
     Devices devices{Device::cpu(0), Device::cpu(1)};
     const Devices taken = std::move(devices);
     CHECK(devices.size() == 2);

@@ -1,5 +1,5 @@
-// Every optimizer in several processes: with frozen and unused parameters, gradients that are accumulated, and runs
-// that go on from a file in another number of processes, or in one. Backends, and more ranks: test_ddp_bits.
+// Every optimizer in several processes: with frozen and unused parameters, accumulated gradients, and runs that resume
+// from a file in another number of processes, or in one. Backends, and more ranks: test_ddp_bits.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -11,15 +11,15 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/all_optimizers.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
-/// `still` is frozen, nobody uses `unused`.
+/// `still` is frozen, and `unused` is not used.
 struct Net {
     Linear first{6, 20}, still{20, 20}, second{20, 3}, unused{4, 4};
     LOCKSTEP_MEMBERS(first, still, second, unused)
@@ -80,7 +80,7 @@ DistributedDataParallelOptions options() {
     return {.shards = 8, .bucket_bytes = 512, .first_bucket_bytes = 256, .find_unused_parameters = true};
 }
 
-/// Trains with every optimizer, from step `first` on, where that is not 0 from the other number of ranks' file.
+/// Trains with every optimizer from step `first` on; if that is not 0, from the file of the other number of ranks.
 void train_all(ProcessGroup& group, const test::TemporaryDirectory& directory, int first, int last) {
     for (std::size_t i = 0; i < test::all_optimizers<Ranks>().size(); ++i) {
         const auto& named = test::all_optimizers<Ranks>()[i];
@@ -89,8 +89,8 @@ void train_all(ProcessGroup& group, const test::TemporaryDirectory& directory, i
         const auto optimizer = named.make(model);
         const auto check = [&](bool good, const char* what) { expect(good, fmt::format("{}: {}", named.name, what)); };
         if (first > 0) {
-            optimizer->set_lr(0.5);  // that of the file counts
-            check(load_checkpoint(model, *optimizer, file).has_value(), "there is no run to go on with");
+            optimizer->set_lr(0.5);  // overridden by the file
+            check(load_checkpoint(model, *optimizer, file).has_value(), "the file has no run to resume");
         }
         steps(model, *optimizer, first, last);
         model.engine().verify_replicas();
@@ -98,10 +98,10 @@ void train_all(ProcessGroup& group, const test::TemporaryDirectory& directory, i
         const auto of_one = test::all_optimizers<Alone>()[i].make(one);
         steps(one, *of_one, 0, last);
         const Values values = values_of(*model), before = values_of(seeded());
-        check(values == values_of(*one), "other bits than in one process");
-        check(values[0] != before[0], "it does nothing");
-        check(values[2] == before[2], "what is frozen has changed");
-        check(values[6] == before[6] && values[7] == before[7], "what nobody uses has changed");
+        check(values == values_of(*one), "the ranks are not bit-identical to one process");
+        check(values[0] != before[0], "the optimizer has no effect");
+        check(values[2] == before[2], "a frozen parameter changed");
+        check(values[6] == before[6] && values[7] == before[7], "an unused parameter changed");
         save_checkpoint(model, *optimizer, {.steps = model.engine().steps_done()}, file);
         group.barrier();
     }
@@ -109,7 +109,7 @@ void train_all(ProcessGroup& group, const test::TemporaryDirectory& directory, i
 
 }  // namespace
 
-TEST_CASE("every optimizer has the bits of one process, and goes on from its file in another number of processes") {
+TEST_CASE("every optimizer is bit-identical to one process, and resumes with another number of processes") {
     const test::TemporaryDirectory directory;
     int first = 0;
     for (const int ranks : {3, 1, 2}) {
@@ -119,7 +119,7 @@ TEST_CASE("every optimizer has the bits of one process, and goes on from its fil
     }
 }
 
-TEST_CASE("every optimizer takes gradients that ranks have accumulated") {
+TEST_CASE("every optimizer accepts gradients that ranks accumulated") {
     constexpr int ranks = 2, parts = 3;
     CHECK(on_ranks(ranks, [&](ProcessGroup& group) {
               for (std::size_t i = 0; i < test::all_optimizers<Ranks>().size(); ++i) {
@@ -151,7 +151,7 @@ TEST_CASE("every optimizer takes gradients that ranks have accumulated") {
                   }
                   model.engine().verify_replicas();
                   const double error = relative_difference(values_of(*model), values_of(net));
-                  // Sums in another order; Lion's sign makes the difference larger.
+                  // The sums have another order; Lion's sign makes the difference larger.
                   expect(error < 2e-3, fmt::format("{}: {}", test::all_optimizers<Net>()[i].name, error));
               }
           }) == "");

@@ -1,5 +1,5 @@
-// Every optimizer in every kind of step: the manual step, microbatches, frozen and unused parameters, and runs that go
-// on from a file on other devices. Bits over devices and ranks: test_same_bits, test_ddp_bits.
+// Every optimizer in every kind of step: the manual step, microbatches, frozen and unused parameters, and runs that
+// resume from a file on other devices. Bit-identity over devices and ranks: test_same_bits, test_ddp_bits.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -9,17 +9,18 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/all_optimizers.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
 
 namespace {
 
-/// Part of which nobody uses.
+/// With an unused part.
 struct Net {
-    small_net::Net used;
+    test::ConvNet used;
     Linear unused{5, 4};
     LOCKSTEP_MEMBERS(used, unused)
     Tensor forward(const Tensor& x) const { return used.forward(x); }
@@ -41,19 +42,19 @@ struct Trained {
     std::unique_ptr<Optimizer> optimizer;
 
     Trained(const Named& named, int devices, EngineOptions options = {})
-        : model(fresh_net(), small_net::devices(devices), with_shards(options)), optimizer(named.make(model)) {}
+        : model(fresh_net(), test::cpu_devices(devices), with_shards(options)), optimizer(named.make(model)) {}
 
     void steps(int first, int last, const StepOptions& how = {}) {
         for (int i = first; i < last; ++i) {
             manual_seed(static_cast<std::uint64_t>(100 + i));
-            const small_net::Batch batch = small_net::make_batch(20);
+            const test::ConvNetBatch batch = test::make_batch(20);
             model.step(*optimizer, batch.images, batch.labels, nll_loss, how);
         }
     }
     void manual_steps(int first, int last) {
         for (int i = first; i < last; ++i) {
             manual_seed(static_cast<std::uint64_t>(100 + i));
-            const small_net::Batch batch = small_net::make_batch(20);
+            const test::ConvNetBatch batch = test::make_batch(20);
             optimizer->zero_grad();
             nll_loss(model.forward(batch.images), batch.labels).backward();
             optimizer->step();
@@ -83,14 +84,14 @@ double relative_difference(const std::vector<std::vector<float>>& a, const std::
 
 }  // namespace
 
-TEST_CASE("the manual step updates as a step does") {
+TEST_CASE("the manual step updates like a step") {
     for (const Named& named : all_optimizers())
         for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
             INFO(named.name << (reduction == ReductionMode::root ? ", root" : ", slices"));
             Trained in_one(named, 1), by_hand(named, 3, {.reduction = reduction});
             in_one.steps(0, 5);
             by_hand.manual_steps(0, 5);
-            // The loss of gathered outputs has other rounding, which Lion's sign makes larger.
+            // The loss of gathered outputs is rounded differently, which Lion's sign makes larger.
             CHECK(relative_difference(values_of(by_hand.model), values_of(in_one.model)) < 2e-3);
             by_hand.model.engine().verify_replicas();
         }
@@ -125,7 +126,7 @@ TEST_CASE("microbatches have the same bits on any number of devices") {
     }
 }
 
-TEST_CASE("parameters that nobody uses stay, in every kind of step") {
+TEST_CASE("unused parameters are unchanged in every kind of step") {
     for (const Named& named : all_optimizers())
         for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
             INFO(named.name << (reduction == ReductionMode::root ? ", root" : ", slices"));
@@ -142,7 +143,7 @@ TEST_CASE("parameters that nobody uses stay, in every kind of step") {
         }
 }
 
-TEST_CASE("frozen parameters stay, and take their state up again when they are trained") {
+TEST_CASE("frozen parameters are unchanged, and continue with their state when they are trained again") {
     for (const Named& named : all_optimizers()) {
         INFO(named.name);
         Trained one(named, 1), three(named, 3, {.reduction = ReductionMode::slice_wise});
@@ -162,14 +163,14 @@ TEST_CASE("frozen parameters stay, and take their state up again when they are t
     }
 }
 
-TEST_CASE("a run goes on from its file on other devices as if it had never stopped") {
+TEST_CASE("a run resumes from its file on other devices with the same bits") {
     const test::TemporaryDirectory directory;
     const auto path = directory / "run.safetensors";
     for (const Named& named : all_optimizers()) {
         INFO(named.name);
         Trained whole(named, 1);
         whole.steps(0, 6);
-        // Slices and buckets of which the first is another size: whoever gathers the state must know where it lies.
+        // Slices and buckets, the first of another size: gathering the state must use the right locations.
         Trained first(named, 8,
                       {.reduction = ReductionMode::slice_wise, .bucket_bytes = 1024, .first_bucket_bytes = 256});
         first.steps(0, 3);
@@ -178,7 +179,7 @@ TEST_CASE("a run goes on from its file on other devices as if it had never stopp
             Trained second(named, 3,
                            {.reduction = by_slices ? ReductionMode::slice_wise : ReductionMode::root,
                             .bucket_bytes = std::size_t{by_slices ? 512u : 0u}});
-            second.optimizer->set_lr(0.5);  // that of the file counts
+            second.optimizer->set_lr(0.5);  // overridden by the file
             REQUIRE(load_checkpoint(second.model, *second.optimizer, path));
             CHECK(second.optimizer->lr() == first.optimizer->lr());
             second.steps(3, 6);
@@ -187,7 +188,7 @@ TEST_CASE("a run goes on from its file on other devices as if it had never stopp
     }
 }
 
-TEST_CASE("the state of another optimizer is refused before anything changes") {
+TEST_CASE("the state of another optimizer is rejected before anything changes") {
     const test::TemporaryDirectory directory;
     const auto path = directory / "run.safetensors";
     Trained saved(all_optimizers()[3], 1), other(all_optimizers()[0], 1);
@@ -204,7 +205,7 @@ TEST_CASE("the state of another optimizer is refused before anything changes") {
     CHECK((values_of(other.model) == before));
 }
 
-TEST_CASE("a schedule changes rates between steps without waiting, for each step its own") {
+TEST_CASE("a schedule changes rates between steps without waiting, and each step uses its own") {
     Trained scheduled(all_optimizers()[1], 3), by_hand(all_optimizers()[1], 1);
     ExponentialLR schedule(*scheduled.optimizer, 0.5);
     double lr = 0.05;

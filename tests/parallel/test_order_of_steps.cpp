@@ -1,5 +1,5 @@
-// The order of real training: every wait of a recorded run is taken away in turn, and what the ordering checker then
-// reports agrees with the transitive closure of the order, computed independently.
+// The order of real training: every wait of a recorded run is removed in turn, and the reports of the ordering checker
+// are compared with the transitive closure of the order, computed independently.
 #include <fmt/format.h>
 
 #include <map>
@@ -17,7 +17,7 @@
 #include "lockstep/runtime/order_checker.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/reference/order_oracle.h"
 
 using namespace lockstep;
@@ -70,20 +70,20 @@ private:
     bool taken_ = false;
 };
 
-/// Of all waits of a log. The others are implied: a chain of waits through other streams says the same.
-constexpr double least_needed = 0.15;
+/// Minimum share of needed waits in a log. The others are implied by a chain of waits through other streams.
+constexpr double min_needed = 0.15;
 
-/// Takes away every wait in turn.
+/// Removes every wait in turn.
 void check_log(const std::string& title, const std::vector<OrderEntry>& log) {
     const reference::WaitRemoval result = reference::remove_every_wait(log);
     INFO(title << ", " << log.size() << " entries");
     CHECK(result.disagreement == std::string());
     REQUIRE(result.waits > 0);
-    CHECK(static_cast<double>(result.needed) >= least_needed * static_cast<double>(result.waits));
+    CHECK(static_cast<double>(result.needed) >= min_needed * static_cast<double>(result.waits));
 
     std::map<std::string, int> redundant;
     for (const std::size_t position : result.redundant) {
-        std::size_t next = position + 1;  // what the stream does after the wait
+        std::size_t next = position + 1;  // the stream's work after the wait
         while (next < log.size() &&
                !(log[next].stream == log[position].stream && log[next].kind == OrderEntry::Kind::work))
             ++next;
@@ -113,7 +113,7 @@ const std::vector<Setting> settings{{2, 4, ReductionMode::root},
 
 }  // namespace
 
-TEST_CASE("every wait of training steps") {
+TEST_CASE("checker and oracle agree on each removed wait of training steps") {
     for (const Setting& setting : settings) {
         Recording recording;
         {
@@ -127,7 +127,7 @@ TEST_CASE("every wait of training steps") {
     }
 }
 
-TEST_CASE("every wait of steps with shards of two lengths and of reading a loss") {
+TEST_CASE("checker and oracle agree on each removed wait of steps with shards of two lengths, and of reading a loss") {
     const Setting setting{3, 8, ReductionMode::slice_wise};
     DataParallel<Net> model = setting.model();
     SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
@@ -140,7 +140,7 @@ TEST_CASE("every wait of steps with shards of two lengths and of reading a loss"
     check_log("two lengths on " + setting.text(), recording.take());
 }
 
-TEST_CASE("every wait of the manual step") {
+TEST_CASE("checker and oracle agree on each removed wait of the manual step") {
     for (const Setting& setting : {settings[1], settings[3]}) {
         DataParallel<Net> model = setting.model();
         SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
@@ -157,7 +157,7 @@ TEST_CASE("every wait of the manual step") {
     }
 }
 
-TEST_CASE("every wait of training from a loader") {
+TEST_CASE("checker and oracle agree on each removed wait of training from a loader") {
     const Setting setting{2, 4, ReductionMode::root};
     DataParallel<Net> model = setting.model();
     SGD sgd(model, {.lr = 0.1, .momentum = 0.9});

@@ -1,4 +1,4 @@
-// Weights in several files, single tensors of files, and files that are not what their name says.
+// Weights in several files, single tensors of files, and files whose content does not match their name.
 #include <array>
 
 #include "lockstep/ops/layers.h"
@@ -8,7 +8,8 @@
 #include "lockstep/parallel/data/pth.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -94,8 +95,8 @@ TEST_CASE("one call reads a tensor of a file") {
     const Tensor weight = load_tensor(directory / "one", "body.weight");
     CHECK(weight.shape() == Shape{2, 3});
     CHECK(weight.to_vector<float>() == numbers);
-    CHECK_THROWS_AS(load_tensor(directory / "one", "nobody"), InvalidArgument);
-    CHECK_THROWS_WITH(load_tensor(directory / "one", "nobody"), contains("has no tensor 'nobody'"));
+    CHECK_THROWS_AS(load_tensor(directory / "one", "absent"), InvalidArgument);
+    CHECK_THROWS_WITH(load_tensor(directory / "one", "absent"), contains("has no tensor 'absent'"));
     CHECK_THROWS_AS(load_tensor(directory / "three", "body.weight"), DataError);
     CHECK_THROWS_AS(load_tensor(directory / "one", "body.weight", "ema"), InvalidArgument);
     const std::filesystem::path pth = PTH_FILES;
@@ -108,7 +109,7 @@ TEST_CASE("one call reads a tensor of a file") {
     CHECK_THROWS_WITH(load_tensor(pth / "dtypes.pth", "long"), contains("'9 dimensions'"));
 }
 
-TEST_CASE("files that are not what their name says are told by their first bytes") {
+TEST_CASE("files with a wrong extension are recognised by their first bytes") {
     struct Kind {
         std::string bytes, name;
     };
@@ -152,7 +153,7 @@ TEST_CASE("files that are not what their name says are told by their first bytes
         CHECK_THAT(data_error_of([&] { load_tensor(path, "x"); }), contains(name));
         if (bytes.empty() || bytes[0] != 0) CHECK_THAT(data_error_of([&] { read_idx(path); }), contains(name));
     }
-    // IDX files may be packed, others may not; images are not weights
+    // IDX files may be compressed, others may not; images are not weights
     put_bytes(path, "\x1f\x8b\x08 1234567890");
     CHECK_THAT(data_error_of([&] { load(net, path); }), contains("a gzip file") && contains("gunzip"));
     CHECK_THAT(data_error_of([&] { read_image(path); }), contains("a gzip file"));
@@ -161,7 +162,7 @@ TEST_CASE("files that are not what their name says are told by their first bytes
     CHECK_THAT(data_error_of([&] { read_idx(path); }), contains("a PNG image"));
     put_bytes(path, "PK\x03\x04 1234567890");
     CHECK_THAT(data_error_of([&] { read_image(path); }), contains("a zip file"));
-    // the index of shards is JSON; other JSON under its name is not
+    // the index of shards is JSON; other JSON with its name is not an index
     put_bytes(directory / "model.safetensors.index.json", lfs);
     CHECK_THAT(data_error_of([&] { load(net, directory / "model.safetensors.index.json"); }),
                contains("a Git LFS pointer"));

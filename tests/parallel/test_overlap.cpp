@@ -1,4 +1,4 @@
-// Devices work at the same time, and the host waits for nothing but what is read.
+// Devices work in parallel, and the host waits only for values that it reads.
 #include <array>
 #include <atomic>
 #include <list>
@@ -9,16 +9,18 @@
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/touched_training.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/training.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
-using namespace touched_training;
-using test_operations::Gate;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
-TEST_CASE("an operation of one device ends only when one of the other has begun, and the other way round") {
+TEST_CASE("operations of two devices each end only after the other has begun") {
     for (const bool in_backward : {false, true})
         for (const int waits : {0, 1}) {
-            Setting s;
-            (void)s.step().item();  // traced and placed
+            HookedTraining s;
+            (void)s.step().item();  // traced and scheduled
             Gate begun;
             const auto meet = [&begun, waits](int shard) {
                 if (shard == waits)
@@ -26,16 +28,16 @@ TEST_CASE("an operation of one device ends only when one of the other has begun,
                 else
                     begun.open();
             };
-            (in_backward ? test_operations::hook().backward : test_operations::hook().forward) = meet;
+            (in_backward ? kernel_hook().backward : kernel_hook().forward) = meet;
             CHECK_NOTHROW(s.step().item());
         }
 }
 
 TEST_CASE("a rendezvous: both are in their operation at the same time") {
-    Setting s;
+    HookedTraining s;
     (void)s.step().item();
     Gate here[2];
-    test_operations::hook().forward = [&here](int shard) {
+    kernel_hook().forward = [&here](int shard) {
         here[shard].open();
         here[1 - shard].pass();
     };
@@ -43,12 +45,12 @@ TEST_CASE("a rendezvous: both are in their operation at the same time") {
 }
 
 TEST_CASE("a step returns while its operations are blocked") {
-    Setting s;
+    HookedTraining s;
     (void)s.step().item();
     const auto before = s.model.engine().steps_done();
     Gate release;
     std::atomic<int> finished = 0;
-    test_operations::hook().forward = [&](int) {
+    kernel_hook().forward = [&](int) {
         release.pass();
         ++finished;
     };
@@ -62,8 +64,8 @@ TEST_CASE("a step returns while its operations are blocked") {
     CHECK(s.model.engine().steps_done() == before + 2);
 }
 
-TEST_CASE("so does one that clips and may be skipped") {
-    Setting s;
+TEST_CASE("a step that clips and may be skipped returns while its operations are blocked") {
+    HookedTraining s;
     const ls::StepOptions how{
         .clip = {ls::ClipGradValue{.clip_value = 0.1}, ls::ClipGradNorm{.max_norm = 0.1, .error_if_nonfinite = true}},
         .skip_nonfinite = true};
@@ -71,7 +73,7 @@ TEST_CASE("so does one that clips and may be skipped") {
     (void)step().item();
     Gate release;
     std::atomic<int> finished = 0;
-    test_operations::hook().forward = [&](int) {
+    kernel_hook().forward = [&](int) {
         release.pass();
         ++finished;
     };
@@ -86,7 +88,8 @@ TEST_CASE("so does one that clips and may be skipped") {
 
 namespace {
 
-/// What the update of any parameter opens; nothing is updated. It is still told after a step's end by other devices.
+/// Gate that the update of any parameter opens; the update changes nothing. Other devices may still open it after a
+/// step's end.
 std::atomic<Gate*> updated = nullptr;
 std::unique_ptr<ls::Kernel> make_telling_update(const ls::FusedUpdate<ls::AdagradRule>&, ls::KernelRequest& request) {
     request.want_all_contiguous();
@@ -95,24 +98,22 @@ std::unique_ptr<ls::Kernel> make_telling_update(const ls::FusedUpdate<ls::Adagra
     });
 }
 
-struct TwoTouched {
+struct TwoHooked {
     ls::Linear first{4, 64}, second{64, 3};
     LOCKSTEP_MEMBERS(first, second)
-    ls::Tensor forward(const ls::Tensor& x) const {
-        return test_operations::touch(second(test_operations::touch(first(x))));
-    }
+    ls::Tensor forward(const ls::Tensor& x) const { return call_hook(second(call_hook(first(x)))); }
 };
 
 }  // namespace
 
-TEST_CASE("without clipping the last layer is updated while the first goes back; with it, when all have") {
+TEST_CASE("without clipping, the last layer is updated during backward of the first, and with it, after all") {
     ls::KernelTable::of(ls::DeviceKind::cpu).add<ls::FusedUpdate<ls::AdagradRule>, make_telling_update>();
     static std::list<Gate> gates;
     for (const ls::ReductionMode reduction : {ls::ReductionMode::root, ls::ReductionMode::slice_wise})
         for (const bool clips : {false, true}) {
             INFO((reduction == ls::ReductionMode::root ? "root" : "slices") << (clips ? ", clipped" : ""));
-            const Setting data;
-            ls::DataParallel model(TwoTouched{}, devices(2), {.reduction = reduction, .bucket_bytes = 512});
+            const HookedTraining data;
+            ls::DataParallel model(TwoHooked{}, cpu_devices(2), {.reduction = reduction, .bucket_bytes = 512});
             ls::Adagrad optimizer(model);
             ls::StepOptions how;
             if (clips) how.clip = {ls::ClipGradNorm{.max_norm = 1}};
@@ -122,21 +123,21 @@ TEST_CASE("without clipping the last layer is updated while the first goes back;
             std::atomic<bool> began_before_end = false;
             std::array<std::atomic<int>, 2> gone_back{};
             updated = &update_began;
-            test_operations::hook().backward = [&](int shard) {
-                if (gone_back[static_cast<std::size_t>(shard)]++ == 0) return;  // the last layer goes back first
+            kernel_hook().backward = [&](int shard) {
+                if (gone_back[static_cast<std::size_t>(shard)]++ == 0) return;  // backward of the last layer runs first
                 if (!clips) update_began.pass();
                 began_before_end = update_began.is_open();
             };
             CHECK_NOTHROW(step().item());
             CHECK(update_began.is_open());
             CHECK(began_before_end == !clips);
-            test_operations::hook() = {};
+            kernel_hook() = {};
         }
 }
 
-TEST_CASE("a step without clipping has none of its operations") {
+TEST_CASE("a step without clipping has no operations for it") {
     const auto names = [](const ls::StepOptions& how) {
-        Setting s;
+        HookedTraining s;
         s.model.engine().log_steps(1);
         (void)s.model.step(s.sgd, s.x, s.y, ls::mse_loss, how).item();
         const auto log = s.model.engine().step_log();
@@ -148,25 +149,26 @@ TEST_CASE("a step without clipping has none of its operations") {
          by_value = names({.clip = {ls::ClipGradValue{.clip_value = 1}}}), skipping = names({.skip_nonfinite = true});
     ls::GradScaler scaler;
     auto scaling = names({.scaler = &scaler});
-    for (const char* name : {"measure_gradients", "gradient_norm", "judge_norm", "clip_coefficient", "scale_gradients",
-                             "clamp_gradients", "unscale_factor", "update_loss_scale"})
+    for (const char* name : {"measure_gradients", "gradient_norm", "check_grad_norm", "clip_coefficient",
+                             "scale_gradients", "clamp_gradients", "unscale_factor", "update_loss_scale"})
         CHECK(plain[name] == 0);
-    for (const char* name :
-         {"measure_gradients", "gradient_norm", "judge_norm", "scale_gradients", "unscale_factor", "update_loss_scale"})
+    for (const char* name : {"measure_gradients", "gradient_norm", "check_grad_norm", "scale_gradients",
+                             "unscale_factor", "update_loss_scale"})
         CHECK(scaling[name] > 0);
-    for (const char* name : {"measure_gradients", "gradient_norm", "judge_norm", "clip_coefficient", "scale_gradients"})
+    for (const char* name :
+         {"measure_gradients", "gradient_norm", "check_grad_norm", "clip_coefficient", "scale_gradients"})
         CHECK(by_norm[name] > 0);
     CHECK(by_value["clamp_gradients"] > 0);
-    CHECK(skipping["judge_norm"] > 0);
+    CHECK(skipping["check_grad_norm"] > 0);
 }
 
 TEST_CASE("the manual step returns while its operations are blocked") {
-    Setting s;
+    HookedTraining s;
     (void)s.model(s.x);
     s.model.synchronize();
     Gate release;
     std::atomic<int> finished = 0;
-    test_operations::hook().forward = [&](int) {
+    kernel_hook().forward = [&](int) {
         release.pass();
         ++finished;
     };

@@ -1,5 +1,5 @@
-// Losses of one's own by mean_loss and sum_loss: on shards of unequal length their value and gradients are those of the
-// whole batch, computed here in double precision.
+// Custom losses by mean_loss and sum_loss: on shards of unequal length their value and gradients are those of the whole
+// batch, computed here in double precision.
 #include <cmath>
 #include <vector>
 
@@ -10,10 +10,11 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -30,10 +31,10 @@ Tensor rounded_corner(const Tensor& output, const Tensor& target) { return sqrt(
 
 struct Expected {
     double loss = 0;
-    std::vector<double> gradient = std::vector<double>(in * out, 0);  // of weight (out, in)
+    std::vector<double> gradient = std::vector<double>(in * out, 0);  // gradient of weight (out, in)
 };
 
-/// Sum over rows and outputs of what `rounded_corner` makes, divided by `over`.
+/// Sum of the output of `rounded_corner` over rows and outputs, divided by `over`.
 Expected expected(const std::vector<float>& x, const std::vector<float>& t, const std::vector<float>& w, double over) {
     Expected result;
     const std::size_t rows = x.size() / in;
@@ -57,7 +58,7 @@ void check(const Expected& found, const Expected& wanted) {
         CHECK(found.gradient[i] == Approx(wanted.gradient[i]).epsilon(2e-5).margin(1e-6));
 }
 
-/// Loss and gradient of one step, read off the weights: the rate is so large that their own digits do not count.
+/// Loss and gradient of one step, derived from the weights: the rate is so large that their own digits do not matter.
 template <class Loss>
 Expected one_step(const Net& net, int k, const Tensor& x, const Tensor& t, const Loss& loss,
                   const StepOptions& how = {}) {
@@ -104,7 +105,7 @@ TEST_CASE("mean_loss and sum_loss on shards of unequal length") {
         }
 }
 
-TEST_CASE("they add up with other losses, and a penalty on weights counts once") {
+TEST_CASE("custom losses add to others, and a penalty on weights counts once") {
     manual_seed(52);
     const Net net;
     const std::vector<float> w = net.fc.weight->detach().to_vector<float>();
@@ -133,7 +134,7 @@ TEST_CASE("they add up with other losses, and a penalty on weights counts once")
     }
 }
 
-TEST_CASE("eagerly they are the whole batch's") {
+TEST_CASE("eager custom losses are those of the whole batch") {
     manual_seed(53);
     Net net;
     const Data data(5);
@@ -147,7 +148,7 @@ TEST_CASE("eagerly they are the whole batch's") {
         CHECK(gradient[i] == Approx(wanted.gradient[i]).epsilon(2e-5).margin(1e-6));
 }
 
-TEST_CASE("what they cannot divide or add up over shards is refused") {
+TEST_CASE("losses that cannot be divided or summed over shards are rejected") {
     DataParallel<Net> model(Net{}, test::cpu_devices(2));
     SGD sgd(model, {.lr = 0.1});
     const Data data(4);

@@ -1,11 +1,11 @@
-// Optimizers of parts of a model update their parts only, in steps and in the long form, with numbers of plain loops.
+// Optimizers of parts of a model update only their parts, in steps and manual steps, compared with plain loops.
 #include <cmath>
 #include <vector>
 
 #include "lockstep/lockstep.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -126,7 +126,7 @@ public:
 
 }  // namespace
 
-TEST_CASE("an optimizer of a part updates the part only, in step and in the long form, on 1 to 3 devices") {
+TEST_CASE("an optimizer of a part updates only that part, in step and manually, on 1 to 3 devices") {
     for (const int count : {1, 2, 3})
         for (const bool long_form : {false, true}) {
             INFO(count << " devices, long form " << long_form);
@@ -152,7 +152,7 @@ TEST_CASE("an optimizer of a part updates the part only, in step and in the long
         }
 }
 
-TEST_CASE("two optimizers of disjoint parts, and a whole one beside a part: each updates its own") {
+TEST_CASE("two optimizers of disjoint parts, or of the whole and a part, each update their own parameters") {
     for (const bool wrapped : {false, true}) {
         INFO("wrapped " << wrapped);
         manual_seed(2);
@@ -190,7 +190,7 @@ TEST_CASE("two optimizers of disjoint parts, and a whole one beside a part: each
     }
 }
 
-TEST_CASE("the same parameter in two optimizers: both update it, as in PyTorch") {
+TEST_CASE("a parameter in two optimizers is updated by both, as in PyTorch") {
     manual_seed(3);
     Net net;
     Reference reference(net);
@@ -205,7 +205,7 @@ TEST_CASE("the same parameter in two optimizers: both update it, as in PyTorch")
     check_close(values(net.head), reference.head);
 }
 
-TEST_CASE("an optimizer that would update some of what it is given only is refused") {
+TEST_CASE("an optimizer that would update only some of its parameters is rejected") {
     Net net;
     const SGD part(net.head);
     CHECK(message_of<InvalidArgument>([&] { SGD whole(net); }) ==
@@ -215,7 +215,7 @@ TEST_CASE("an optimizer that would update some of what it is given only is refus
     CHECK_THROWS_AS(SGD(net), InvalidArgument);
 }
 
-TEST_CASE("an optimizer made before wrapping is refused with a sentence") {
+TEST_CASE("an optimizer created before wrapping is rejected") {
     Net net;
     SGD sgd(net);
     CHECK(message_of<InvalidArgument>([&] { DataParallel model(std::move(net), cpus(1)); }) ==
@@ -230,7 +230,7 @@ TEST_CASE("an optimizer made before wrapping is refused with a sentence") {
           "optimizer must be created for the wrapper)");
 }
 
-TEST_CASE("clipping, scaling and counts see the part only") {
+TEST_CASE("clipping, scaling and counts apply to the part only") {
     manual_seed(4);
     for (const int count : {1, 2}) {
         DataParallel model(Net{}, cpus(count), {.shards = 2});
@@ -241,7 +241,7 @@ TEST_CASE("clipping, scaling and counts see the part only") {
         const StepLoss loss = model.step(adam, x(), y(), loss_of, {.clip = {ClipGradNorm{.max_norm = 0.01}}});
         CHECK(loss.grad_norm() == Approx(norm(g_head)).epsilon(1e-4));
         check_close(values(model->body), reference.body);
-        // In the long form.
+        // In the manual step.
         const Reference now(*model);
         const auto [body_now, head_now] = now.gradients();
         squares_of(model.forward(x())).backward();
@@ -267,7 +267,7 @@ TEST_CASE("a non-finite gradient outside the part does not skip its step") {
     manual_seed(5);
     DataParallel model(Net{}, cpus(2), {.shards = 2});
     SGD sgd(model->body, {.lr = 1e-3});
-    // The head's gradient overflows: hidden values are 1e38, the slope some times that.
+    // The head's gradient overflows: hidden values are 1e38, and the slope is several times larger.
     {
         const NoGrad no_grad;
         model->body.weight->fill_(1e25);
@@ -289,7 +289,7 @@ TEST_CASE("clipping a model with tied parameters counts them once") {
     CHECK(std::sqrt(squares) == Approx(before / 2).epsilon(1e-4));
 }
 
-TEST_CASE("groups of a part take names of the part and of the model") {
+TEST_CASE("groups of a part accept names relative to the part or to the model") {
     DataParallel model(Deep{}, cpus(2));
     SGD sgd(model->net, {.lr = 0.1});
     CHECK(sgd.parameters().size() == 2);
@@ -333,9 +333,9 @@ TEST_CASE("custom optimizers and saved runs of a part") {
     Adam of_body(other->body);
     const Values before = values(other->body);
     CHECK_THROWS_WITH(load_checkpoint(other, of_body, folder / "net"),
-                      Catch::Contains("holds the state of head.weight, which the optimizer does not update"));
+                      contains("holds the state of head.weight, which the optimizer does not update"));
     CHECK(values(other->body) == before);
-    // A part is saved and loaded by itself.
+    // A part is saved and loaded separately.
     save(resumed->head, folder / "head");
     load(other->head, folder / "head");
     CHECK(values(other->head) == values(resumed->head));

@@ -1,4 +1,4 @@
-// Where shards go: against torch.chunk's table, and against the definition of the tree by brute force.
+// Placement of shards: compared with torch.chunk's table, and with the definition of the tree by brute force.
 #include "lockstep/runtime/placement.h"
 
 #include <cmath>
@@ -7,7 +7,8 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 
@@ -32,7 +33,7 @@ void all_nodes(int first, int last, std::set<std::pair<int, int>>& nodes) {
 
 }  // namespace
 
-TEST_CASE("a batch is cut like torch.chunk cuts") {
+TEST_CASE("a batch is cut like torch.chunk") {
     using Lengths = std::vector<std::int64_t>;
     CHECK(lengths(32, 4) == Lengths{8, 8, 8, 8});
     CHECK(lengths(10, 4) == Lengths{3, 3, 3, 1});
@@ -58,7 +59,7 @@ TEST_CASE("a batch is cut like torch.chunk cuts") {
     CHECK_THROWS_AS(cut_batch(4, 0), InvalidArgument);
 }
 
-TEST_CASE("runs of shards are contiguous, longer ones first, and differ by at most one") {
+TEST_CASE("shard runs are contiguous, longest first, and differ by at most one") {
     CHECK(run_of(0, 3, 8) == ShardRange{0, 3});
     CHECK(run_of(1, 3, 8) == ShardRange{3, 6});
     CHECK(run_of(2, 3, 8) == ShardRange{6, 8});
@@ -77,7 +78,7 @@ TEST_CASE("runs of shards are contiguous, longer ones first, and differ by at mo
         }
 }
 
-TEST_CASE("a run keeps the fewest nodes of the tree that cover it: at most 2 log2 of the shards") {
+TEST_CASE("a shard run needs the fewest tree nodes that cover it: at most 2 log2 of the number of shards") {
     CHECK(tree_nodes({0, 3}, 8) == std::vector<ShardRange>{{0, 2}, {2, 3}});
     CHECK(tree_nodes({3, 6}, 8) == std::vector<ShardRange>{{3, 4}, {4, 6}});
     CHECK(tree_nodes({6, 8}, 8) == std::vector<ShardRange>{{6, 8}});
@@ -96,7 +97,7 @@ TEST_CASE("a run keeps the fewest nodes of the tree that cover it: at most 2 log
                     next = node.last;
                 }
                 CHECK(next == std::min(last, present));
-                // Fewest: from every place on, the longest node that fits.
+                // Minimum number of nodes: from every position on, the longest node that fits.
                 std::size_t fewest = 0;
                 for (int at = first; at < std::min(last, present); ++fewest)
                     for (int end = std::min(last, present); end > at; --end)
@@ -110,7 +111,7 @@ TEST_CASE("a run keeps the fewest nodes of the tree that cover it: at most 2 log
     }
 }
 
-TEST_CASE("indices of devices and ranks are taken for nothing else, and count what a list has") {
+TEST_CASE("indices of devices and ranks convert to nothing else, and counts are those of their list") {
     static_assert(!std::is_convertible_v<int, DeviceIndex> && !std::is_convertible_v<DeviceIndex, int>);
     static_assert(!std::is_constructible_v<DeviceIndex, RankIndex> && !std::is_constructible_v<RankIndex, DeviceIndex>);
     const auto numbers = [](IndexRange<DeviceIndex> range) {

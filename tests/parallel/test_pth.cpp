@@ -1,4 +1,4 @@
-// Files that PyTorch's torch.save has written (tests/pytorch/make_pth.py): every value counts up from 0.
+// Files written by PyTorch's torch.save (tests/pytorch/make_pth.py): every value counts up from 0.
 #include "lockstep/parallel/data/pth.h"
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -38,7 +39,7 @@ struct OfShorts {
     LOCKSTEP_MEMBERS(int16)
 };
 
-/// Of the file that torch::save in C++ has written.
+/// Model of the file that torch::save in C++ has written.
 struct Normed {
     Linear body{3, 4}, head{4, 2};
     BatchNorm2d norm{2};
@@ -71,7 +72,7 @@ void check_net(Net& net, float more = 0) {
 
 }  // namespace
 
-TEST_CASE("pth: all dtypes, those of others are told apart, and what is no tensor is left out") {
+TEST_CASE("pth: all dtypes are read, unsupported ones are errors, and values that are not tensors are skipped") {
     const PthFile file(files / "dtypes.pth");
     const std::map<std::string, DType> dtypes = {
         {"float32", DType::f32}, {"float64", DType::f64}, {"float16", DType::f16}, {"bfloat16", DType::bf16},
@@ -110,11 +111,11 @@ TEST_CASE("pth: all dtypes, those of others are told apart, and what is no tenso
     CHECK(file.find("mask_values") == nullptr);
     CHECK(file.value_names() == Names{"mask_values"});
     CHECK(file.value("mask_values") == PthValue{PthValue::List{{std::int64_t{0}}, {std::int64_t{255}}}});
-    CHECK_FALSE(file.value("nobody").has_value());
+    CHECK_FALSE(file.value("absent").has_value());
     CHECK_FALSE(file.value("float32").has_value());
 
     std::array<std::byte, 4> four{};
-    CHECK_THROWS_AS(file.read("nobody", four), InvalidArgument);
+    CHECK_THROWS_AS(file.read("absent", four), InvalidArgument);
     CHECK_THROWS_WITH(file.read("float32", four), contains("has 24 bytes, but 4 were passed"));
 }
 
@@ -137,7 +138,7 @@ TEST_CASE("pth: strides, offsets and storages that tensors share") {
     CHECK(values_of<std::int64_t>(file, "longs") == std::vector<std::int64_t>{1, 4, 7});
 }
 
-TEST_CASE("pth: a model takes its weights by name, whatever wrappers, protocols and dictionaries are around them") {
+TEST_CASE("pth: a model loads its weights by name from any wrapper, protocol and dictionary") {
     for (const std::string name : {"net", "protocol4", "module", "parameters", "checkpoint", "averaged"}) {
         CAPTURE(name);
         Net net;
@@ -154,7 +155,7 @@ TEST_CASE("pth: a model takes its weights by name, whatever wrappers, protocols 
     check_net(net, 0.5f);
 }
 
-TEST_CASE("pth: values beside the tensors and beside their dictionary are there by name") {
+TEST_CASE("pth: values next to the tensors or their dictionary can be read by name") {
     const PthFile file(files / "checkpoint.pth");
     CHECK(file.value_names() == Names{"epoch", "model_state_dict", "optimizer_state_dict", "scheduler_state_dict",
                                       "loss", "best", "seed", "history", "size", "dtype"});
@@ -184,7 +185,7 @@ TEST_CASE("pth: values beside the tensors and beside their dictionary are there 
     CHECK(PthFile(files / "namespace.pth").value("args") == PthValue{PthValue::Unread{"argparse.Namespace"}});
 }
 
-TEST_CASE("pth: whatever is beside the weights, they load") {
+TEST_CASE("pth: weights load with any other contents in the file") {
     for (const std::string name : {"beside2.pth", "beside5.pth"}) {
         CAPTURE(name);
         Net net;
@@ -241,7 +242,7 @@ TEST_CASE("pth: archives of TorchScript and of torch::save in C++ have the names
     CHECK_THROWS_AS(PthFile(files / "script.pt", "ema"), InvalidArgument);
 }
 
-TEST_CASE("pth: which dictionary is meant is asked where several could be") {
+TEST_CASE("pth: a file with several dictionaries is rejected until one is selected") {
     Net net;
     const auto before = net.body.weight->to_vector<float>();
     CHECK_THROWS_AS(load(net, files / "several.pth"), DataError);
@@ -260,7 +261,7 @@ TEST_CASE("pth: which dictionary is meant is asked where several could be") {
                       contains("expected an empty LoadOptions::entry"));
 }
 
-TEST_CASE("pth: what is missing, unexpected or of another shape is told as of a safetensors file") {
+TEST_CASE("pth: missing and unexpected tensors and other shapes are reported as for a safetensors file") {
     Other other;
     CHECK_THROWS_WITH(
         load(other, files / "net.pth"),
@@ -272,7 +273,7 @@ TEST_CASE("pth: what is missing, unexpected or of another shape is told as of a 
                       contains("int16.weight (f32 in the model; unsupported dtype int16 in the file)"));
 }
 
-TEST_CASE("pth: weights of a run that begins, and what is saved of them is a safetensors file") {
+TEST_CASE("pth: weights start a new run, whose checkpoint is a safetensors file") {
     const TemporaryDirectory directory;
     std::filesystem::copy_file(files / "checkpoint.pth", directory / "run.pth");
     DataParallel model(Net{}, {Device::cpu(0)});
@@ -287,7 +288,7 @@ TEST_CASE("pth: weights of a run that begins, and what is saved of them is a saf
     check_net(model.module());
 }
 
-TEST_CASE("pth: what is no archive of tensors is refused with what to do about it") {
+TEST_CASE("pth: a file that is not an archive of tensors is rejected with advice") {
     Net net;
     for (const auto& open : {std::function<void()>([&] { load(net, files / "legacy.pth"); }),
                              std::function<void()>([&] { const PthFile file(files / "legacy.pth"); })}) {
@@ -299,5 +300,5 @@ TEST_CASE("pth: what is no archive of tensors is refused with what to do about i
     const TemporaryDirectory directory;
     save(net, directory / "net");
     CHECK_THROWS_WITH(PthFile(directory / "net"), contains("offset 0: the file does not begin like an archive"));
-    CHECK_THROWS_AS(PthFile(directory / "nobody"), DataError);
+    CHECK_THROWS_AS(PthFile(directory / "absent"), DataError);
 }

@@ -1,4 +1,4 @@
-// Files that look as if torch.save had written them, and were made to do harm, or were damaged.
+// Files in torch.save's format that are malicious or damaged.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,8 +8,9 @@
 #include "lockstep/parallel/data/pth.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/pth_archive.h"
+#include "lockstep/tests/fixtures/archives.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -22,7 +23,7 @@ struct Opened {
     bool operator==(const Opened&) const = default;
 };
 
-/// A file that is replaced tens of thousands of times: on no disk.
+/// A file that is replaced tens of thousands of times, in memory instead of on disk.
 class MemoryFile {
 public:
     MemoryFile() { REQUIRE(descriptor_ >= 0); }
@@ -40,21 +41,21 @@ private:
     int descriptor_ = ::memfd_create("pth", MFD_CLOEXEC);
 };
 
-constexpr std::uint64_t most_read = 1 << 20;
+constexpr std::uint64_t max_read = 1 << 20;
 
-/// All tensors of the file that are no longer than `most_read`.
+/// All tensors of the file that are no longer than `max_read`.
 Opened opened(const std::filesystem::path& path) {
     const PthFile file(path);
     Opened all;
     for (const PthEntry& entry : file.entries()) {
         all.names.push_back(entry.name);
-        std::vector<std::byte>& value = all.values.emplace_back(std::min(entry.bytes, most_read));
-        if (entry.bytes <= most_read) file.read(entry.name, value);
+        std::vector<std::byte>& value = all.values.emplace_back(std::min(entry.bytes, max_read));
+        if (entry.bytes <= max_read) file.read(entry.name, value);
     }
     return all;
 }
 
-/// What opening and reading a file of these bytes throws.
+/// The error from opening and reading a file of these bytes.
 std::string refusal(const std::string& bytes) {
     const TemporaryDirectory directory;
     put_bytes(directory / "file", bytes);
@@ -73,7 +74,7 @@ std::string refusal(const std::string& bytes) {
 const std::string floats(16, '\0');
 const std::string four = storage("FloatStorage", "0", 4);
 
-/// What is said of a dictionary whose only tensor is that.
+/// The error for a dictionary whose only tensor is the given one.
 std::string refusal_of_tensor(const std::string& value) {
     return refusal(pth_of(pickle(dictionary(text("a") + value)), {floats}));
 }
@@ -84,7 +85,7 @@ const std::string good_pickle = pickle(dictionary(text("a") + tensor(four, 0, {2
 
 }  // namespace
 
-TEST_CASE("pth: archives put together by hand are read, with offsets and sizes in 32 and in 64 bits") {
+TEST_CASE("pth: hand-made archives are read, with 32-bit and 64-bit offsets and sizes") {
     const TemporaryDirectory directory;
     const bool zip64 = GENERATE(false, true);
     const std::string numbers("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\x80\x40", 16);  // 1, 2, 3, 4
@@ -98,7 +99,7 @@ TEST_CASE("pth: archives put together by hand are read, with offsets and sizes i
     CHECK(b == std::array<float, 3>{2, 3, 4});
 }
 
-TEST_CASE("pth: repacked archives are read: deflated, without a folder, with a comment or bytes after them") {
+TEST_CASE("pth: repacked archives are read: deflated, without a folder, with a comment or trailing bytes") {
     const TemporaryDirectory directory;
     const std::string numbers("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\x80\x40", 16);  // 1, 2, 3, 4
     const std::string in = GENERATE("x/", "");
@@ -116,7 +117,7 @@ TEST_CASE("pth: repacked archives are read: deflated, without a folder, with a c
     CHECK(b == std::array<float, 3>{2, 3, 4});
 }
 
-TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is refused by name") {
+TEST_CASE("pth: nothing that a file names is executed, and anything but a state_dict is rejected by name") {
     const auto called = [](const std::string& module, const std::string& name, const std::string& arguments) {
         return pickle(global(module, name) + arguments + "R");
     };
@@ -131,7 +132,7 @@ TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is r
         const std::string message = refusal_of_pickle(called(module, name, tuple(text("touch /tmp/harm"))));
         CHECK_THAT(message,
                    contains("it holds '" + module + "." + name + "'") && contains("neither read nor executed"));
-        // beside tensors it is passed over
+        // next to tensors it is skipped
         const TemporaryDirectory directory;
         const std::string call = global(module, name) + tuple(text("touch /tmp/harm")) + "R";
         put_bytes(directory / "file",
@@ -158,17 +159,17 @@ TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is r
     CHECK_THAT(refusal_of_pickle(pickle(none + ")\x81")), contains("created by something that is not a class"));
     CHECK_THAT(refusal_of_pickle(pickle(global("torch", "Size") + ")\x81")),
                contains("created by an unsupported function"));
-    // INST, OBJ, EXT1, PERSID, STRING, NEXT_BUFFER and what no protocol has.
+    // INST, OBJ, EXT1, PERSID, STRING, NEXT_BUFFER and an opcode of no protocol.
     for (const std::string opcode : {"i", "o", "\x82", "P", "S", "\x97", "\xff"})
         CHECK_THAT(refusal_of_pickle(pickle(mark + global("torch", "Size") + ")" + opcode)),
-                   contains("which a state_dict does not use"));
+                   contains(" which a state_dict does not use"));
     CHECK_THAT(refusal_of_pickle(pickle(none + "Q")), contains("a persistent id is not that of a storage"));
     CHECK_THAT(refusal_of_pickle(pickle(text("a"))), contains("no dictionary of tensors"));
     CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + none + integer(1) + none))),
                contains("it has 'a', a number;"));
 }
 
-TEST_CASE("pth: pickles that want much depth, memory or values are refused") {
+TEST_CASE("pth: pickles with excessive depth, memory or number of values are rejected") {
     CHECK_THAT(refusal_of_pickle(pickle(std::string(100'000, '('))), contains("nested more than 100 deep"));
     CHECK_THAT(refusal_of_pickle(proto2 + std::string(11'000'000, '}') + stop), contains("more than 10000000 values"));
     CHECK_THAT(refusal_of_pickle(proto2 + "}r\xff\xff\xff\xff."), contains("not numbered consecutively"));
@@ -178,7 +179,7 @@ TEST_CASE("pth: pickles that want much depth, memory or values are refused") {
     CHECK_THAT(refusal_of_pickle(proto2 + "\x8d" + little(~std::uint64_t{0}, 8) + "a."),
                contains("the pickle ends within"));
     CHECK_THAT(refusal_of_pickle(proto2 + "\x95" + little(1ULL << 40, 8) + "}."), contains("the pickle ends within"));
-    CHECK_THAT(refusal_of_pickle("\x80\x06}."), contains("of protocol 6"));
+    CHECK_THAT(refusal_of_pickle("\x80\x06}."), contains(" of protocol 6"));
     CHECK_THAT(refusal_of_pickle(""), contains("the pickle ends within"));
     CHECK_THAT(refusal_of_pickle(proto2 + "}"), contains("the pickle ends within"));
     CHECK_THAT(refusal_of_pickle(proto2 + "cos"), contains("the pickle ends within a name"));
@@ -195,7 +196,7 @@ TEST_CASE("pth: pickles that want much depth, memory or values are refused") {
     CHECK_THAT(refusal_of_pickle(proto2 + "}Na."), contains("is not a list or dictionary"));
     CHECK_THAT(refusal_of_pickle(proto2 + "]NNs."), contains("is not a list or dictionary"));
 
-    // A list in a list, a hundred thousand deep, and dictionaries that hold themselves.
+    // A list in a list, a hundred thousand deep, and dictionaries that contain themselves.
     const TemporaryDirectory directory;
     put_bytes(directory / "file",
               pth_of(pickle("}" + text("deep") + std::string(100'000, ']') + std::string(99'999, 'a') + "s" +
@@ -208,8 +209,8 @@ TEST_CASE("pth: pickles that want much depth, memory or values are refused") {
     CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
 }
 
-// What torch.save of PyTorch 2 writes for them.
-TEST_CASE("pth: the negative bit changes the sign, and what else is said of a tensor is understood or refused") {
+// As written by torch.save of PyTorch 2.
+TEST_CASE("pth: the negative bit changes the sign, and other attributes of tensors are interpreted or rejected") {
     const std::string yes = "\x88";
     const auto v2 = [&](const std::string& of, const std::string& more) {
         return global("torch._utils", "_rebuild_tensor_v2") +
@@ -246,7 +247,7 @@ TEST_CASE("pth: the negative bit changes the sign, and what else is said of a te
           std::string("\0\xff\xfe\1", 4));
     CHECK(bytes_of(v2(storage("BFloat16Storage", "0", 4), negative), std::string("\x80\x3f\0\x40\0\x80\x80\xbf", 8)) ==
           std::string("\x80\xbf\0\xc0\0\0\x80\x3f", 8));
-    // a transposed one
+    // a transposed tensor
     CHECK(bytes_of(global("torch._utils", "_rebuild_tensor_v2") +
                        tuple(four + integer(0) + integers({2, 2}) + integers({1, 2}) + no + ordered_dict + negative) +
                        "R",
@@ -256,13 +257,13 @@ TEST_CASE("pth: the negative bit changes the sign, and what else is said of a te
                contains("metadata 'pos', which is unknown"));
     CHECK_THAT(refusal_of_tensor(v2(four, dictionary(text("neg") + none))),
                contains("metadata 'neg', which is unknown"));
-    CHECK_THAT(refusal_of_tensor(v2(four, dictionary(integer(1) + yes))), contains("which is unknown"));
+    CHECK_THAT(refusal_of_tensor(v2(four, dictionary(integer(1) + yes))), contains(" which is unknown"));
     CHECK_THAT(refusal_of_tensor(v2(four, yes)), contains("metadata is not a dictionary"));
     CHECK_THAT(refusal_of_tensor(v2(four, none + none)), contains("described by 8 values; expected at most 7"));
     CHECK_THAT(refusal_of_tensor(v3("float32", none + none)), contains("described by 9 values; expected at most 8"));
     CHECK_THAT(refusal_of_tensor(v2(storage("BoolStorage", "0", 4), negative)), contains("has the negative bit"));
 
-    // (function, type, arguments, attributes), and tensors that are no dense elements
+    // (function, type, arguments, attributes), and tensors whose elements are not dense
     const std::string rebuild = global("torch._utils", "_rebuild_tensor_v2");
     const std::string arguments =
         tuple(four + integer(0) + integers({2, 2}) + integers({2, 1}) + no + ordered_dict + negative);
@@ -294,7 +295,7 @@ TEST_CASE("pth: the negative bit changes the sign, and what else is said of a te
     CHECK_THAT(refusal_of_tensor(v2(four, "") + dictionary("") + "b"), contains("an object other than an OrderedDict"));
 }
 
-TEST_CASE("pth: values without end are refused when they are asked for") {
+TEST_CASE("pth: endlessly nested values are rejected when they are read") {
     const TemporaryDirectory directory;
     std::string lists = "]q" + std::string(1, '\0');
     for (int level = 1; level < 30; ++level) {
@@ -310,7 +311,7 @@ TEST_CASE("pth: values without end are refused when they are asked for") {
         CHECK_THROWS_AS(file.value(name), DataError);
         CHECK_THROWS_WITH(file.value(name), contains("more than a million parts or 100 levels"));
     }
-    // modules that share their members without end
+    // modules that share their members endlessly
     std::string modules = global("__torch__", "Leaf") + ")\x81" + dictionary(text("w") + tensor(four, 0, {4}, {1})) +
                           "bq" + std::string(1, '\0');
     for (int level = 1; level < 30; ++level) {
@@ -321,7 +322,7 @@ TEST_CASE("pth: values without end are refused when they are asked for") {
     CHECK_THAT(refusal(pth_of(pickle(modules), {floats})), contains("more than a million names"));
 }
 
-TEST_CASE("pth: tensors that are not what their storage holds are refused") {
+TEST_CASE("pth: tensors that do not match their storage are rejected") {
     const std::string out = "exceeds its storage";
     constexpr std::int64_t huge = INT64_MAX;
     CHECK_THAT(refusal_of_tensor(tensor(four, 0, {5}, {1})), contains(out));
@@ -355,13 +356,13 @@ TEST_CASE("pth: tensors that are not what their storage holds are refused") {
     CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + a + text("a") + a))), contains("'a' is repeated"));
     CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + a + integer(3) + a))), contains("is not a string"));
 
-    // A small file can describe a large tensor, which takes memory only where somebody gives it some.
+    // A small file can describe a large tensor, which takes memory only when it is read.
     const TemporaryDirectory directory;
     put_bytes(directory / "file", pth_of(pickle(dictionary(text("a") + tensor(four, 0, {1LL << 40}, {0}))), {floats}));
     CHECK(PthFile(directory / "file").find("a")->bytes == 1ULL << 42);
 }
 
-TEST_CASE("pth: archives that are not torch.save's are refused") {
+TEST_CASE("pth: archives in another format than torch.save's are rejected") {
     const ArchiveRecord pkl{"x/data.pkl", good_pickle}, data{"x/data/0", floats};
     CHECK_THAT(refusal(""), contains("the file is empty"));
     CHECK_THAT(refusal("PK\x03\x04" + std::string(100, 'x')), contains("does not end like an archive"));
@@ -371,7 +372,7 @@ TEST_CASE("pth: archives that are not torch.save's are refused") {
     ArchiveRecord other = data;
     other.method = 12;
     CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is encrypted, or compressed other than by"));
-    other.method = 8;  // it is not deflated, though it says so
+    other.method = 8;  // it is not deflated, although it is marked as deflated
     CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' "));
     const ArchiveRecord deflated{"x/data/0", deflate(floats), 8};
     CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", deflated.bytes, 8, 0, 100'000'000}})),
@@ -391,7 +392,7 @@ TEST_CASE("pth: archives that are not torch.save's are refused") {
     CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is encrypted, or"));
     other.flags = 0;
     other.claimed = 10'000;
-    CHECK_THAT(refusal(archive_of({pkl, other})), contains("of 10000 bytes overlaps the directory"));
+    CHECK_THAT(refusal(archive_of({pkl, other})), contains(" of 10000 bytes overlaps the directory"));
     CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", floats, 0, 0, 1ULL << 62}}, {.zip64 = true})),
                contains("overlaps the directory"));
     other.claimed = 100;
@@ -424,12 +425,12 @@ TEST_CASE("pth: archives that are not torch.save's are refused") {
     };
     CHECK_THAT(refusal(with(12, 1, 2)), contains("holds 2 records; expected 1"));
     CHECK_THAT(refusal(with(12, 65'535, 2)), contains("cannot hold 65535 records"));
-    CHECK_THAT(refusal(with(10, 4'000'000'000, 4)), contains("which do not end here"));
-    CHECK_THAT(refusal(with(6, 4'000'000'000, 4)), contains("which do not end here"));
-    CHECK_THAT(refusal(with(6, 0, 4)), contains("which do not end here"));
+    CHECK_THAT(refusal(with(10, 4'000'000'000, 4)), contains(" which do not end here"));
+    CHECK_THAT(refusal(with(6, 4'000'000'000, 4)), contains(" which do not end here"));
+    CHECK_THAT(refusal(with(6, 0, 4)), contains(" which do not end here"));
 }
 
-TEST_CASE("pth: files cut short are refused at every length, damaged ones are refused or give what was saved") {
+TEST_CASE("pth: truncated files are rejected at every length, and damaged ones rejected or read correctly") {
     MemoryFile memory;
     for (const std::string name : {"checkpoint.pth", "strides.pth"}) {
         const std::string whole = get_bytes(std::filesystem::path(PTH_FILES) / name);
@@ -438,7 +439,7 @@ TEST_CASE("pth: files cut short are refused at every length, damaged ones are re
         const auto attempt = [&](const std::string& bytes) {
             memory.put(bytes);
             try {
-                if (!(opened(memory.path()) == right)) FAIL("a damaged file gave other tensors");
+                if (!(opened(memory.path()) == right)) FAIL("a damaged file was loaded with different tensors");
                 ++accepted;
             } catch (const DataError&) {
                 ++refused;
@@ -454,12 +455,12 @@ TEST_CASE("pth: files cut short are refused at every length, damaged ones are re
             attempt(bytes);
         }
         CHECK(refused > 5000);
-        CHECK(accepted > 100);  // what lies between the records belongs to none
+        CHECK(accepted > 100);  // bytes between the records belong to none
     }
 }
 
-// Checksums keep damage from the reader of the pickle. Whoever means harm writes the right ones.
-TEST_CASE("pth: damaged pickles with a right checksum are refused or read, never worse") {
+// Checksums protect the reader of the pickle from damage. A malicious file has the right ones.
+TEST_CASE("pth: damaged pickles with a correct checksum are rejected or read, and never crash") {
     MemoryFile memory;
     const std::string file = get_bytes(std::filesystem::path(PTH_FILES) / "checkpoint.pth");
     const std::size_t begin = file.find(proto2 + "}"), end = file.find("u.PK");
@@ -483,6 +484,6 @@ TEST_CASE("pth: damaged pickles with a right checksum are refused or read, never
         }
     }
     CHECK(refused > 10'000);
-    CHECK(accepted > 200);  // another name or number makes another good pickle
+    CHECK(accepted > 200);  // changing a name or number gives another valid pickle
     CHECK(accepted + refused == 20'000);
 }

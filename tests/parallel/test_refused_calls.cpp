@@ -1,5 +1,5 @@
-// Every call that a step makes to a device is refused in turn: what throws has changed nothing, and later steps have
-// the bits of a run in which nothing failed, on all replicas.
+// Every call of a step to a device is refused in turn: a call that throws has changed nothing, and later steps are
+// bit-identical to a run without failures, on all replicas.
 #include <functional>
 #include <map>
 #include <string>
@@ -10,11 +10,12 @@
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/order_checker.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
@@ -30,15 +31,15 @@ struct Stateful {
     }
 };
 
-/// Refuses a call while it lives.
+/// Refuses a call while it exists.
 struct Refusal {
-    explicit Refusal(std::uint64_t number) : nth(number) { ls::order_check::refuse_call(nth); }
-    ~Refusal() { ls::order_check::refuse_call(0); }
-    bool reached() const { return ls::order_check::calls_since_refusal() >= nth; }
+    explicit Refusal(std::uint64_t number) : nth(number) { ls::order_check::arm_failure(nth); }
+    ~Refusal() { ls::order_check::arm_failure(0); }
+    bool reached() const { return ls::order_check::calls_since_armed() >= nth; }
     std::uint64_t nth;
 };
 
-/// Whether a refused call made `act` throw. `reached`: whether there were so many calls.
+/// Whether a refused call made `act` throw. `reached`: whether that call was reached.
 bool throws(const std::function<void()>& act, std::uint64_t nth, bool& reached) {
     const Refusal refusal(nth);
     bool thrown = false;
@@ -59,8 +60,8 @@ struct Trained {
     ls::SGD sgd{model, {.lr = 0.05, .momentum = 0.9}};
     ls::Tensor output, loss;
 
-    Trained(const Stateful& net, const ls::DataParallelOptions& options) : model(net, devices(3), options) {
-        // A member that is not listed is copied with its memory: each model has a constant of its own.
+    Trained(const Stateful& net, const ls::DataParallelOptions& options) : model(net, cpu_devices(3), options) {
+        // An unlisted member is copied with its memory, so each model gets a separate constant.
         model->factor = net.factor.clone();
     }
     State state() {
@@ -72,7 +73,7 @@ struct Trained {
     }
 };
 
-/// Two runs, of which one meets what is refused.
+/// Two runs, of which one has the refused calls.
 struct Pair {
     Stateful net;
     Trained tried, spared;
@@ -87,11 +88,11 @@ struct Pair {
         act(spared);
     }
     void require_equal() {
-        both([this](Trained& on) { step(on); });  // shows what is stale
+        both([this](Trained& on) { step(on); });  // makes stale values visible
         REQUIRE((tried.state() == spared.state()));
         tried.model.engine().verify_replicas();
     }
-    /// `before` comes before `act` and is spared; `act` is tried until it is done.
+    /// `before` runs before `act` without refusals; `act` is retried until it succeeds.
     void refuse_each(const std::function<void(Trained&)>& before, const std::function<void(Trained&)>& act) {
         for (std::uint64_t nth = 1;; ++nth) {
             INFO("call " << nth);
@@ -120,7 +121,7 @@ void nothing(Trained&) {}
 
 }  // namespace
 
-TEST_CASE("a step that is replayed: every call in turn") {
+TEST_CASE("a replayed step: each call fails in turn") {
     for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
         ls::manual_seed(51);
         Pair pair({.reduction = mode});
@@ -158,7 +159,7 @@ TEST_CASE("the first step after a write, a load, another rate, another constant"
     }
 }
 
-TEST_CASE("a step that traces and schedules: every call in turn") {
+TEST_CASE("a step that traces and schedules: each call fails in turn") {
     bool reached = true;
     for (std::uint64_t nth = 1; reached; ++nth) {
         INFO("call " << nth);
@@ -180,7 +181,7 @@ TEST_CASE("microbatches") {
     CHECK(pair.thrown > 10);
 }
 
-TEST_CASE("the long form: forward, backward, the optimizer's step") {
+TEST_CASE("the manual step: forward, backward, the optimizer's step") {
     ls::manual_seed(55);
     Pair pair;
     const auto forward = [&](Trained& on) { on.output = on.model(pair.x); };
@@ -225,7 +226,7 @@ TEST_CASE("the long form: forward, backward, the optimizer's step") {
     CHECK(thrown > 10);
 }
 
-TEST_CASE("no memory at any point of a step") {
+TEST_CASE("out of memory at any point of a step") {
     ls::manual_seed(56);
     for (const int device : {0, 1, 2}) {
         Pair pair;

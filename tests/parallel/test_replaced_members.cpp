@@ -1,13 +1,13 @@
-// Writing to the members of a model that a wrapper or an optimizer holds: values are written, a change of structure is
-// refused by the next call, which names the member.
+// Writing to the members of a model that a wrapper or an optimizer holds: values are written; the next call refuses a
+// change of structure and names the member.
 #include <functional>
 #include <optional>
 #include <vector>
 
 #include "lockstep/lockstep.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -69,7 +69,7 @@ struct Tied {
     Tensor forward(const Tensor& input) const { return sum(b(a(input)), 1, true); }
 };
 
-/// After `change` no call goes on: all say that the member was `what`.
+/// After `change` every call is refused, with the message that the member was `what`.
 void check_refusal(const std::string& name, const std::string& what, const std::function<void(Net&)>& change) {
     INFO(name << " " << what);
     manual_seed(3);
@@ -98,7 +98,7 @@ void check_refusal(const std::string& name, const std::string& what, const std::
 
 }  // namespace
 
-TEST_CASE("restoring a copy of a wrapped model writes values: training continues from there, on all replicas") {
+TEST_CASE("restoring a copy of a wrapped model writes values, and training continues from there on all replicas") {
     for (const int count : {1, 2, 3}) {
         INFO(count << " devices");
         manual_seed(1);
@@ -134,14 +134,14 @@ TEST_CASE("restoring a copy of a wrapped model writes values: training continues
         model.engine().verify_replicas();
 
         Net& same = *model;
-        *model = same;  // itself
+        *model = same;  // self-assignment
         CHECK(values(*model) == expected);
         train(model, sgd);
         CHECK(values(*model) != expected);
     }
 }
 
-TEST_CASE("single layers and parameters are assigned by value; flags and identity stay") {
+TEST_CASE("layers and parameters are assigned by value, and flags and identity stay") {
     manual_seed(2);
     DataParallel model(Net{}, cpus(2));
     SGD sgd(model, {.lr = 0.1});
@@ -154,9 +154,9 @@ TEST_CASE("single layers and parameters are assigned by value; flags and identit
     CHECK(model->fc.weight.identity() == identity);
     CHECK(model->fc.weight->to_vector<float>() == wanted);
     CHECK(model->fc.weight->requires_grad());
-    model->fc = Linear(2, 2);  // a temporary
+    model->fc = Linear(2, 2);  // from a temporary
     model->layers[0].weight = model->layers[1].weight;
-    model->layers = other.layers;  // as many, of the same shapes
+    model->layers = other.layers;  // the same number, of the same shapes
     model->norm = BatchNorm2d(2);
     CHECK(model->fc.weight.identity() == identity);
     CHECK(model->layers[1].weight->to_vector<float>() == other.layers[1].weight->to_vector<float>());
@@ -171,7 +171,7 @@ TEST_CASE("single layers and parameters are assigned by value; flags and identit
     CHECK(values(loaded) == values(*model));
 }
 
-TEST_CASE("a change of structure is refused by every next call, which names the member") {
+TEST_CASE("after a change of structure, every call throws an error that names the member") {
     check_refusal("fc.weight", "replaced", [](Net& net) { net.fc = Linear(2, 3); });
     check_refusal("fc.weight", "replaced", [](Net& net) { net.fc.weight = Parameter(Tensor::zeros({4, 4})); });
     check_refusal("layers.0.weight", "replaced", [](Net& net) { std::swap(net.layers[0], net.fc); });
@@ -187,7 +187,7 @@ TEST_CASE("a change of structure is refused by every next call, which names the 
     check_refusal("layers.0.weight", "replaced", [&](Net& net) { std::swap(net, other); });
 }
 
-TEST_CASE("plain modules that an optimizer holds: values are written, members that are gone refuse its calls") {
+TEST_CASE("plain modules of an optimizer: values are written, and calls fail if a member was removed") {
     manual_seed(4);
     Net net;
     SGD sgd(net, {.lr = 0.1});
@@ -203,7 +203,7 @@ TEST_CASE("plain modules that an optimizer holds: values are written, members th
     net = best;
     step();
     CHECK(values(net) == expected);
-    Net moved = std::move(net);  // the optimizer follows
+    Net moved = std::move(net);  // the optimizer refers to the moved model
     squares_of(moved.forward(x())).backward();
     sgd.step();
     CHECK(values(moved) != expected);
@@ -218,11 +218,11 @@ TEST_CASE("plain modules that an optimizer holds: values are written, members th
     CHECK(message_of<InvalidArgument>([&] { clip_grad_norm_(moved, {.max_norm = 1}); }) == "clip_grad" + sentence);
 }
 
-TEST_CASE("without a wrapper or an optimizer, models are values of any structure") {
+TEST_CASE("without a wrapper or optimizer, models are values of any structure") {
     Net net;
     net.fc = Linear(2, 5);
     CHECK(net.fc.weight->shape() == Shape({5, 2}));
-    net.layers.push_back(Linear(2, 2));  // moves the others
+    net.layers.push_back(Linear(2, 2));  // moves the other layers
     net.layers.erase(net.layers.begin());
     std::swap(net.fc, net.last);
     const auto make = [] { return Net{}; };
@@ -242,7 +242,7 @@ TEST_CASE("without a wrapper or an optimizer, models are values of any structure
     }
     Net trained;
     { const SGD gone(trained); }
-    trained.fc = Linear(2, 5);  // nobody holds it any more
+    trained.fc = Linear(2, 5);  // no optimizer holds it any more
     CHECK(trained.fc.weight->shape() == Shape({5, 2}));
 }
 

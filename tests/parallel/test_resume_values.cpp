@@ -1,4 +1,4 @@
-// Numbers of a state that was sealed, but holds what no run can have.
+// Invalid numbers in a state with a valid checksum.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -6,11 +6,12 @@
 #include "lockstep/parallel/data/files/sealed_file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/parallel/saved_pairs.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
-using namespace saved_training;
 using nlohmann::json;
 
 namespace {
@@ -34,7 +35,7 @@ void change_state(const std::filesystem::path& checkpoint, Change change) {
     sealed.commit();
 }
 
-/// All places in it that hold a number.
+/// All positions of numbers in it.
 void find_numbers(const json& value, const json::json_pointer& at, std::vector<json::json_pointer>& found) {
     if (value.is_number()) found.push_back(at);
     if (value.is_structured())
@@ -44,8 +45,8 @@ void find_numbers(const json& value, const json::json_pointer& at, std::vector<j
 
 }  // namespace
 
-TEST_CASE("every number of a state is refused where it cannot be, and nothing is loaded") {
-    const Saved good = saved_after(4);
+TEST_CASE("every impossible number in a state is rejected, and nothing is loaded") {
+    const SavedFiles good = saved_after(4);
     const TemporaryDirectory directory;
     const auto net = directory / "net";
     const auto put = [&](const auto& change) {
@@ -59,7 +60,7 @@ TEST_CASE("every number of a state is refused where it cannot be, and nothing is
     std::vector<json::json_pointer> numbers;
     put([&](json& state) { find_numbers(state, json::json_pointer(), numbers); });
     CHECK(numbers.size() >= 12);
-    Training training(9);
+    SavedTraining training(9);
     const auto before = training.weights();
     const double lr = training.sgd().lr();
     for (const json::json_pointer& at : numbers) {

@@ -1,4 +1,4 @@
-// Runner and its hooks: when they are called, and that a run that goes on ends as one that never stopped.
+// Runner and its hooks: when they are called, and that a resumed run ends like an uninterrupted one.
 #include "lockstep/parallel/runner.h"
 
 #include <fmt/format.h>
@@ -16,33 +16,31 @@
 
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/internal/throughput.h"
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/runtime/stop_signals.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/messages.h"
-#include "lockstep/tests/parallel/run_training.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace run_training;
-using lockstep::testing::expect;
-using lockstep::testing::on_ranks;
+using namespace lockstep::test;
 
 namespace {
 
-/// Writes down what is called, but for losses, which come later.
+/// Records the calls, except those for losses, which arrive later.
 struct Diary : RunHook {
     explicit Diary(std::vector<std::string>& notes, std::int64_t every = 0) : notes_(notes), every_(every) {}
-    void before_run(Run&) override { notes_.emplace_back("run"); }
-    void before_epoch(Run& run) override { notes_.push_back(fmt::format("epoch {}", run.state().epoch)); }
-    void before_step(Run& run) override { notes_.push_back(std::to_string(run.state().steps)); }
-    std::optional<std::int64_t> next_pause(const Run& run) const override {
+    void before_run(Runner&) override { notes_.emplace_back("run"); }
+    void before_epoch(Runner& run) override { notes_.push_back(fmt::format("epoch {}", run.state().epoch)); }
+    void before_step(Runner& run) override { notes_.push_back(std::to_string(run.state().steps)); }
+    std::optional<std::int64_t> next_pause(const Runner& run) const override {
         const auto steps = static_cast<std::int64_t>(run.state().steps);
         return every_ > 0 ? std::optional(steps / every_ * every_ + every_) : std::nullopt;
     }
-    void at_pause(Run& run) override { notes_.push_back(fmt::format("pause at {}", run.state().batch)); }
-    void after_epoch(Run& run) override { notes_.push_back(fmt::format("{} done", run.state().epoch)); }
-    void after_run(Run& run) override { notes_.push_back(fmt::format("end after {}", run.state().steps)); }
+    void at_pause(Runner& run) override { notes_.push_back(fmt::format("pause at {}", run.state().batch)); }
+    void after_epoch(Runner& run) override { notes_.push_back(fmt::format("{} done", run.state().epoch)); }
+    void after_run(Runner& run) override { notes_.push_back(fmt::format("end after {}", run.state().steps)); }
 
 private:
     std::vector<std::string>& notes_;
@@ -50,7 +48,7 @@ private:
 };
 
 std::vector<std::string> called(const RunnerOptions& options, std::int64_t every) {
-    Alone training;
+    SingleTraining training;
     auto runner = training.runner(options);
     std::vector<std::string> notes;
     runner.add(Diary(notes, every));
@@ -68,18 +66,18 @@ TEST_CASE("hooks are called around the run, its epochs and its steps") {
                                                               "1 done", "epoch 1", "5", "pause at 1", "6", "pause at 2",
                                                               "end after 7"});
     CHECK(called({.epochs = 0}, 3) == std::vector<std::string>{"run", "end after 0"});
-    Alone training;
+    SingleTraining training;
     CHECK(message_of<InvalidArgument>([&] { training.runner({}); }) ==
           "Runner: neither epochs nor steps; expected a number of either");
 }
 
-TEST_CASE("the rate of training is that of steps that are done, and pauses do not count") {
+TEST_CASE("the rate of training counts completed steps and excludes pauses") {
     Throughput rate;
     rate.resume();
     for (int step = 0; step < 5; ++step)
         if (rate.step()) rate.resume();
     for (int warm_up = 0; warm_up < 2; ++warm_up) rate.done(4);
-    CHECK(rate.rows_per_second() == 0);  // three steps are under way, none of them is done
+    CHECK(rate.rows_per_second() == 0);  // three steps are in flight, none of them is complete
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     rate.done(4);
     const double within = rate.rows_per_second();
@@ -93,10 +91,10 @@ TEST_CASE("the rate of training is that of steps that are done, and pauses do no
     CHECK(rate.rows_per_second() == at_pause);
 }
 
-TEST_CASE("losses come in order, once each, and a hook that hears one can end the run") {
+TEST_CASE("each loss is reported once, in order, and a hook can end the run after one") {
     struct Losses : RunHook {
         explicit Losses(std::vector<StepReport>& steps, std::int64_t last) : steps_(steps), last_(last) {}
-        void after_step(Run& run, const StepReport& step) override {
+        void after_step(Runner& run, const StepReport& step) override {
             steps_.push_back(step);
             if (step.step == last_) run.end();
         }
@@ -104,14 +102,14 @@ TEST_CASE("losses come in order, once each, and a hook that hears one can end th
         std::int64_t last_;
     };
     for (const std::int64_t last : {-1, 7}) {
-        Alone training;
+        SingleTraining training;
         auto runner = training.runner({.epochs = 4});
         std::vector<StepReport> steps;
         runner.add(Losses(steps, last));
         runner.run();
         for (std::size_t i = 0; i < steps.size(); ++i) {
             CHECK(steps[i].step == static_cast<std::int64_t>(i));
-            CHECK(steps[i].epoch == i / batches);
+            CHECK(steps[i].epoch == i / runner_batches);
             CHECK(steps[i].rows == 4);
             CHECK(std::isfinite(steps[i].loss));
         }
@@ -122,13 +120,13 @@ TEST_CASE("losses come in order, once each, and a hook that hears one can end th
     }
 }
 
-TEST_CASE("a run that was ended and goes on from its checkpoint ends as one that never stopped") {
+TEST_CASE("a run that resumes from its checkpoint ends like an uninterrupted one") {
     const test::TemporaryDirectory place;
     const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on, ScheduleBy by) {
-        Alone training;
+        SingleTraining training;
         ExponentialLR schedule(training.sgd, 0.8);
         auto runner = training.runner({.epochs = 4});
-        if (goes_on) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (goes_on) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         runner.add(FollowSchedule(schedule, by));
         if (end_at) runner.add(EndAt(*end_at));
         runner.add(SaveCheckpoints({.file = place / "net"}));
@@ -148,20 +146,20 @@ TEST_CASE("a run that was ended and goes on from its checkpoint ends as one that
     }
 }
 
-TEST_CASE("a run goes on with the scale of its loss where it was, on other devices too") {
+TEST_CASE("a resumed run continues with its loss scale, also on other devices") {
     const test::TemporaryDirectory place;
     const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on) {
-        Alone training;
+        SingleTraining training;
         GradScaler scaler({.init_scale = 1024, .growth_interval = 3});
         auto runner = training.runner({.epochs = 4, .step = {.scaler = &scaler}});
-        if (goes_on) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (goes_on) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         if (end_at) runner.add(EndAt(*end_at));
         runner.add(SaveCheckpoints({.file = place / "net"}));
         runner.run();
         return std::pair(training.weights(), scaler.state());
     };
     const auto whole = train({}, false);
-    CHECK(whole.second.at("scale") == 65536);  // 20 steps: six times twice as much
+    CHECK(whole.second.at("scale") == 65536);  // 20 steps: doubled six times
     CHECK(whole.second.at("_growth_tracker") == 2);
     for (const std::int64_t end_at : {1, 4, 9}) {
         CHECK(train(end_at, false).second != whole.second);
@@ -170,7 +168,7 @@ TEST_CASE("a run goes on with the scale of its loss where it was, on other devic
     GradScaler scaler;
     RunState run;
     CHECK_FALSE(restore_scaler(scaler, run));
-    keep_scaler(scaler, run);
+    store_scaler(scaler, run);
     CHECK(restore_scaler(scaler, run));
     run.fields["grad_scaler scale"] = "much";
     CHECK_THAT(message_of<DataError>([&] { restore_scaler(scaler, run); }),
@@ -179,17 +177,17 @@ TEST_CASE("a run goes on with the scale of its loss where it was, on other devic
     CHECK_THAT(message_of<InvalidArgument>([&] { restore_scaler(scaler, run); }),
                test::contains("the state has no number \"scale\""));
     GradScaler without({.enabled = false});
-    keep_scaler(without, run);
+    store_scaler(without, run);
     CHECK(run.fields.empty());
 }
 
-TEST_CASE("a run goes on with the rates of its steps where they were") {
+TEST_CASE("a resumed run continues with the rates of its steps") {
     const test::TemporaryDirectory place;
     const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on) {
-        Alone training;
+        SingleTraining training;
         AdaScale rates;
         auto runner = training.runner({.epochs = 4, .step = {.rates = &rates}});
-        if (goes_on) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (goes_on) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         if (end_at) runner.add(EndAt(*end_at));
         runner.add(SaveCheckpoints({.file = place / "net"}));
         runner.run();
@@ -203,39 +201,39 @@ TEST_CASE("a run goes on with the rates of its steps where they were") {
     }
 }
 
-TEST_CASE("a schedule that the checkpoint does not know is brought to where the run is") {
-    Alone training;
+TEST_CASE("a schedule without state in the checkpoint advances to the run's position") {
+    SingleTraining training;
     StepLR schedule(training.sgd, 2, 0.5);
     auto runner = training.runner({.epochs = 2});
-    runner.go_on_from({.epoch = 1, .steps = 5});
+    runner.resume_from({.epoch = 1, .steps = 5});
     runner.add(FollowSchedule(schedule, ScheduleBy::step));
     runner.run();
     CHECK(training.sgd.options().lr == Approx(0.05 * std::pow(0.5, 9 / 2)));
     struct Rates : RunHook {
         explicit Rates(std::vector<double>& rates) : rates_(rates) {}
-        void before_epoch(Run& run) override { rates_.push_back(run.optimizer().lr()); }
+        void before_epoch(Runner& run) override { rates_.push_back(run.optimizer().lr()); }
         std::vector<double>& rates_;
     };
-    Alone late;
+    SingleTraining late;
     ExponentialLR once_an_epoch(late.sgd, 0.5);
     auto going_on = late.runner({.epochs = 4});
-    going_on.go_on_from({.epoch = 2, .steps = 10});
+    going_on.resume_from({.epoch = 2, .steps = 10});
     going_on.add(FollowSchedule(once_an_epoch));
     std::vector<double> rates;
     going_on.add(Rates(rates));
     going_on.run();
     CHECK(rates == std::vector<double>{0.05 / 4, 0.05 / 8});
-    Alone other;
+    SingleTraining other;
     StepLR by_epoch(other.sgd, 2, 0.5);
     auto damaged = other.runner({.epochs = 2});
-    damaged.go_on_from({.fields = {{"schedule last_epoch", "many"}}});
+    damaged.resume_from({.fields = {{"schedule last_epoch", "many"}}});
     damaged.add(FollowSchedule(by_epoch));
     CHECK_THAT(message_of<DataError>([&] { damaged.run(); }), test::contains("'schedule last_epoch' is 'many'"));
 }
 
 TEST_CASE("scores are computed evenly within an epoch, at its end and at the end of the run") {
     const auto evaluated = [](const RunnerOptions& options, int per_epoch) {
-        Alone training;
+        SingleTraining training;
         auto runner = training.runner(options);
         std::vector<std::uint64_t> steps;
         runner.add(Evaluation(
@@ -257,9 +255,9 @@ TEST_CASE("scores are computed evenly within an epoch, at its end and at the end
           }) == "Evaluation of dice: 0 times an epoch; expected 1 or more");
 }
 
-TEST_CASE("a score that gets no better ends the run, whichever way is better, and after a resume too") {
+TEST_CASE("a score that stops improving ends the run, in either direction, and after a resume") {
     const auto epochs_of = [](std::vector<double> scores, int patience, double min_delta, bool higher) {
-        Alone training;
+        SingleTraining training;
         auto runner = training.runner({.epochs = scores.size()});
         runner.add(Evaluation("score", [&] { return scores[runner.state().epoch - 1]; }));
         runner.add(StopEarly("score", patience, min_delta, higher));
@@ -270,9 +268,9 @@ TEST_CASE("a score that gets no better ends the run, whichever way is better, an
     CHECK(epochs_of({3, 2, 2, 1, 2, 2, 0}, 2, 0, false) == 6);
     CHECK(epochs_of({1, 1.05, 1.1, 9}, 2, 0.2, true) == 3);
     CHECK(epochs_of({1, 2, 3, 4}, 1, 0, true) == 4);
-    Alone training;
+    SingleTraining training;
     auto runner = training.runner({.epochs = 9});
-    runner.go_on_from(
+    runner.resume_from(
         {.epoch = 3, .steps = 15, .fields = {{"early stop: best score", "5"}, {"early stop: evaluations since", "1"}}});
     runner.add(Evaluation("score", [] { return 4.0; }));
     runner.add(StopEarly("score", 2));
@@ -282,9 +280,9 @@ TEST_CASE("a score that gets no better ends the run, whichever way is better, an
           "StopEarly on score: a patience of 0; expected 1 or more");
 }
 
-TEST_CASE("a signal ends the run without an evaluation, and it is saved once") {
+TEST_CASE("a signal ends the run without an evaluation, and the run is saved once") {
     const test::TemporaryDirectory place;
-    Alone training;
+    SingleTraining training;
     auto runner = training.runner({.epochs = 100});
     const StopSignals signals;
     runner.stop_on(signals);
@@ -311,17 +309,17 @@ TEST_CASE("ranks run alike: one run of two processes has the weights of one proc
                   runner.run();
                   return std::pair(training.weights(), runner.state().steps);
               };
-              Training<DistributedDataParallel<Net>> ranks(group), ended(group);
-              Alone alone;
+              RunnerTraining<DistributedDataParallel<DropoutNet>> ranks(group), ended(group);
+              SingleTraining alone;
               expect(train(ranks, false) == train(alone, false), "other weights");
               expect(train(ended, true).second == 7, "the run did not end after 7 steps");
           }) == "");
 }
 
-TEST_CASE("the log has every step, and scores and rates where they were computed, by a hook alone") {
+TEST_CASE("a hook logs every step, and scores and rates when they are computed") {
     const test::TemporaryDirectory place;
     {
-        Alone training;
+        SingleTraining training;
         EventLog log(place.path(), {.name = "run"});
         ExponentialLR schedule(training.sgd, 0.5);
         auto runner = training.runner({.epochs = 2});
@@ -350,17 +348,17 @@ TEST_CASE("the log has every step, and scores and rates where they were computed
                                              R"({"step":9,"epoch":2,"test_score":10.0,"lr":0.025})"});
 }
 
-TEST_CASE("without evaluations the log has the rate of every epoch; a sampler hears which epoch begins") {
+TEST_CASE("without evaluations the log has the rate of every epoch, and a sampler gets the epoch") {
     const test::TemporaryDirectory place;
     struct Heard {
         std::vector<std::int64_t> epochs;
         void set_epoch(std::int64_t epoch) { epochs.push_back(epoch); }
     } sampler;
     {
-        Alone training;
+        SingleTraining training;
         EventLog log(place.path(), {.name = "run"});
         auto runner = training.runner({.epochs = 4});
-        runner.go_on_from({.epoch = 1, .batch = 3, .batch_size = 4, .steps = 8});
+        runner.resume_from({.epoch = 1, .batch = 3, .batch_size = 4, .steps = 8});
         runner.add(SetSamplerEpoch(sampler));
         runner.add(LogRun(log));
         runner.run();
@@ -372,23 +370,23 @@ TEST_CASE("without evaluations the log has the rate of every epoch; a sampler he
         CHECK_THAT(text, test::contains(line));
 }
 
-TEST_CASE("a hook may add others while the run is under way") {
+TEST_CASE("a hook may add others during the run") {
     struct Count : RunHook {
         explicit Count(int& steps) : steps_(steps) {}
-        void after_step(Run&, const StepReport&) override { ++steps_; }
+        void after_step(Runner&, const StepReport&) override { ++steps_; }
         int& steps_;
     };
     struct AddAt : RunHook {
         AddAt(std::int64_t step, std::function<void()> add) : step_(step), add_(std::move(add)) {}
-        void after_step(Run&, const StepReport& step) override {
+        void after_step(Runner&, const StepReport& step) override {
             if (step.step == step_) add_();
         }
-        void at_pause(Run&) override { add_(); }
-        void after_epoch(Run&) override { add_(); }
+        void at_pause(Runner&) override { add_(); }
+        void after_epoch(Runner&) override { add_(); }
         std::int64_t step_;
         std::function<void()> add_;
     };
-    Alone training;
+    SingleTraining training;
     auto runner = training.runner({.epochs = 2});
     int counted = 0, added = 0;
     runner.add(AddAt(3, [&] {
@@ -400,13 +398,13 @@ TEST_CASE("a hook may add others while the run is under way") {
     CHECK(counted == 20 * (10 - 4) + 20 * 5);  // from step 4 on, and the second epoch
 }
 
-TEST_CASE("a step is reported with the rates that it was made with") {
+TEST_CASE("a step is reported with the rates that it used") {
     struct Reports : RunHook {
         explicit Reports(std::vector<StepReport>& steps) : steps_(steps) {}
-        void after_step(Run&, const StepReport& step) override { steps_.push_back(step); }
+        void after_step(Runner&, const StepReport& step) override { steps_.push_back(step); }
         std::vector<StepReport>& steps_;
     };
-    Alone training;
+    SingleTraining training;
     ExponentialLR schedule(training.sgd, 0.5);
     auto runner = training.runner({.steps = 8});
     runner.add(FollowSchedule(schedule, ScheduleBy::step));
@@ -419,7 +417,7 @@ TEST_CASE("a step is reported with the rates that it was made with") {
         CHECK(steps[i].momentum == 0.5);
         CHECK(steps[i].gain == 1);
     }
-    Alone scaled;
+    SingleTraining scaled;
     AdaScale rates;
     auto adaptive = scaled.runner({.steps = 8, .step = {.rates = &rates}});
     std::vector<StepReport> measured;
@@ -435,33 +433,33 @@ TEST_CASE("a step is reported with the rates that it was made with") {
     CHECK(has_grown);
 }
 
-TEST_CASE("two that set the learning rate are refused, unless schedules are chained") {
-    const auto refused = [](const std::function<void(Alone&)>& run) {
-        Alone training;
+TEST_CASE("two hooks that set the learning rate are rejected, except chained schedules") {
+    const auto refused = [](const std::function<void(SingleTraining&)>& run) {
+        SingleTraining training;
         return message_of<InvalidArgument>([&] { run(training); });
     };
-    CHECK(refused([](Alone& training) {
+    CHECK(refused([](SingleTraining& training) {
               AdaScale rates;
               StepLR schedule(training.sgd, 2);
               auto runner = training.runner({.steps = 2, .step = {.rates = &rates}});
               runner.add(FollowSchedule(schedule));
               runner.run();
           }) == "Runner: AdaScale and FollowSchedule 'schedule' both set the learning rate; expected one of them");
-    CHECK(refused([](Alone& training) {
+    CHECK(refused([](SingleTraining& training) {
               YellowFin rates;
               ExponentialLR schedule(training.sgd, 0.5);
               auto runner = training.runner({.steps = 2, .step = {.rates = &rates}});
               runner.add(FollowSchedule(schedule, ScheduleBy::step, "decay"));
               runner.run();
           }) == "Runner: YellowFin and FollowSchedule 'decay' both set the learning rate; expected one of them");
-    CHECK(refused([](Alone& training) {
+    CHECK(refused([](SingleTraining& training) {
               StepLR one(training.sgd, 2), two(training.sgd, 3);
               auto runner = training.runner({.steps = 2});
               runner.add(FollowSchedule(one));
               runner.add(FollowSchedule(two));
               runner.run();
           }) == "Runner: FollowSchedule 'schedule' is repeated; expected a unique name for each rate setter");
-    Alone training;
+    SingleTraining training;
     ExponentialLR one(training.sgd, 0.5);
     MultiStepLR two(training.sgd, {1});
     auto runner = training.runner({.epochs = 2});
@@ -471,10 +469,10 @@ TEST_CASE("two that set the learning rate are refused, unless schedules are chai
     CHECK(training.sgd.lr() == Approx(0.05 * 0.25 * 0.1));
 }
 
-TEST_CASE("a score that no evaluation computes is an error that names those there are") {
+TEST_CASE("a score that no evaluation computes is an error that lists the computed ones") {
     const test::TemporaryDirectory place;
     const auto message = [&](const auto& add) {
-        Alone training;
+        SingleTraining training;
         auto runner = training.runner({.epochs = 3});
         runner.add(Evaluation(
             "dice", [] { return 1.0; }, 2));
@@ -491,7 +489,7 @@ TEST_CASE("a score that no evaluation computes is an error that names those ther
           "StopEarly: score 'Accuracy' is not known; expected one of 'accuracy', 'dice'");
 
     const auto without_evaluation = [&](const auto& add) {
-        Alone training;
+        SingleTraining training;
         auto runner = training.runner({.epochs = 3});
         add(runner);
         return message_of<InvalidArgument>([&] { runner.run(); });
@@ -503,12 +501,12 @@ TEST_CASE("a score that no evaluation computes is an error that names those ther
           "StopEarly: score 'dice' was not computed in this epoch; expected an Evaluation 'dice'");
 }
 
-TEST_CASE("a run that was ended early ends at once when it is resumed") {
+TEST_CASE("a run that ended early ends at once when it is resumed") {
     const test::TemporaryDirectory place;
     const auto train = [&](bool resumes, int patience) {
-        Alone training;
+        SingleTraining training;
         auto runner = training.runner({.epochs = 9});
-        if (resumes) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (resumes) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         int evaluated = 0;
         runner.add(Evaluation("score", [&] { return ++evaluated, 1.0; }));
         runner.add(StopEarly("score", patience));
@@ -521,16 +519,16 @@ TEST_CASE("a run that was ended early ends at once when it is resumed") {
     CHECK(train(true, 4) == std::pair(std::uint64_t{25}, 2));  // with more patience it continues
 }
 
-TEST_CASE("a run is resumed with the facts that decide its result, or with those that may change") {
+TEST_CASE("a run resumes only with the facts that determine its result, except those that may change") {
     const test::TemporaryDirectory place;
     const auto train = [&](RunnerOptions options, std::int64_t batch_size, std::uint64_t seed, bool resumes,
                            std::uint64_t epochs) {
-        Alone training;
-        Loader<TensorDataset<2>> loader(training.model, rows(),
+        SingleTraining training;
+        Loader<TensorDataset<2>> loader(training.model, runner_rows(),
                                         {.batch_size = batch_size, .shuffle = true, .seed = seed});
         options.epochs = epochs;
         Runner runner(training.model, training.sgd, loader, mse_loss, options);
-        if (resumes) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (resumes) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         runner.add(SaveCheckpoints({.file = place / "net"}));
         runner.run();
     };
@@ -553,14 +551,14 @@ TEST_CASE("a run is resumed with the facts that decide its result, or with those
     train({.facts = {{"scale", "0.25"}, {"flip", "true"}}, .may_change = {"scale"}}, 4, 2, true, 2);
     CHECK_THAT(refused({.facts = facts}), test::contains("scale is '0.5', and the run has '0.25'"));
     // A state of an earlier version has no facts.
-    Alone old;
+    SingleTraining old;
     auto runner = old.runner({.epochs = 2, .facts = facts});
-    runner.go_on_from({.epoch = 1, .steps = 5});
+    runner.resume_from({.epoch = 1, .steps = 5});
     runner.run();
     CHECK(runner.state().fields.at("fact scale") == "0.5");
 }
 
-TEST_CASE("accuracy leaves every module in the mode that it had, after an exception too") {
+TEST_CASE("accuracy restores every module's mode, also after an exception") {
     struct Rows {
         std::int64_t broken;
         std::int64_t size() const { return 8; }
@@ -570,7 +568,7 @@ TEST_CASE("accuracy leaves every module in the mode that it had, after an except
                     Tensor::from(std::vector<std::int64_t>{0}, Shape{})};
         }
     };
-    Alone training;
+    SingleTraining training;
     Loader<Rows> good(training.model, Rows{-1}, {.batch_size = 4}), bad(training.model, Rows{6}, {.batch_size = 4});
     for (const bool mode : {true, false}) {
         training.model.train(mode);

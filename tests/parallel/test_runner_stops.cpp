@@ -1,4 +1,4 @@
-// Runs that a signal stops at any step and that go on elsewhere: on other devices, under another strategy.
+// Runs that a signal stops at any step and that resume elsewhere: on other devices, with another strategy.
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -13,23 +13,24 @@
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/runtime/stop_signals.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cpu_devices.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/run_training.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace run_training;
+using namespace lockstep::test;
 
 namespace {
 
 const bool eight_devices = lockstep::test::set_cpu_devices(8);
 
-/// Trains what is there, or from the beginning, until a signal comes or four epochs are over.
+/// Trains from the checkpoint if it exists, otherwise from the beginning, until a signal arrives or four epochs are
+/// over.
 template <class Trained>
-void go_on(Trained& training, const std::filesystem::path& file, std::optional<std::int64_t> stop_at) {
+void resume(Trained& training, const std::filesystem::path& file, std::optional<std::int64_t> stop_at) {
     CosineAnnealingLR schedule(training.sgd, 4, 0.001);
     auto runner = training.runner({.epochs = 4});
-    if (std::filesystem::exists(file)) runner.go_on_from(load_checkpoint(training.model, training.sgd, file).value());
+    if (std::filesystem::exists(file)) runner.resume_from(load_checkpoint(training.model, training.sgd, file).value());
     const StopSignals signals;
     runner.stop_on(signals);
     runner.add(Evaluation(
@@ -40,23 +41,23 @@ void go_on(Trained& training, const std::filesystem::path& file, std::optional<s
     runner.run();
 }
 
-/// In a process of its own: one in which devices were used is not forked for ranks under ThreadSanitizer.
+/// In a separate process: under ThreadSanitizer, a process that has used devices cannot be forked for ranks.
 template <class Body>
 void apart(const Body& body) {
-    lockstep::testing::ForkedRanks process(1, [&](int) {
+    lockstep::test::ForkedRanks process(1, [&](int) {
         body();
         return std::vector<std::string>();
     });
-    CHECK(lockstep::testing::joined(process.finish()) == "");
+    CHECK(lockstep::test::joined(process.finish()) == "");
 }
 
 }  // namespace
 
-TEST_CASE("stopped at any step, and gone on with elsewhere, a run leaves the same files") {
+TEST_CASE("a run that is stopped at any step and resumed on other devices leaves the same files") {
     const test::TemporaryDirectory place;
     apart([&] {
-        Alone whole;
-        go_on(whole, place / "whole", std::nullopt);
+        SingleTraining whole;
+        resume(whole, place / "whole", std::nullopt);
     });
     std::mt19937 random(static_cast<unsigned>(test::number_from("LOCKSTEP_STOP_SEED", 1)));
     int stopped = 0;
@@ -65,19 +66,19 @@ TEST_CASE("stopped at any step, and gone on with elsewhere, a run leaves the sam
         const auto under = [&](int strategy, std::optional<std::int64_t> stop_at) {
             if (strategy == 0) {
                 apart([&] {
-                    Alone training;
-                    go_on(training, file, stop_at);
+                    SingleTraining training;
+                    resume(training, file, stop_at);
                 });
             } else if (strategy == 1) {
                 apart([&] {
-                    Training<DataParallel<Net>> training(Devices({Device::cpu(0), Device::cpu(1)}));
-                    go_on(training, file, stop_at);
+                    RunnerTraining<DataParallel<DropoutNet>> training(Devices({Device::cpu(0), Device::cpu(1)}));
+                    resume(training, file, stop_at);
                 });
             } else {
-                CHECK(lockstep::testing::on_ranks(2, [&](ProcessGroup& group) {
-                          Training<DistributedDataParallel<Net>> training(group);
-                          // Whichever rank it comes to.
-                          go_on(training, file, group.rank() == trial % 2 ? stop_at : std::nullopt);
+                CHECK(lockstep::test::on_ranks(2, [&](ProcessGroup& group) {
+                          RunnerTraining<DistributedDataParallel<DropoutNet>> training(group);
+                          // On either rank.
+                          resume(training, file, group.rank() == trial % 2 ? stop_at : std::nullopt);
                       }) == "");
             }
         };
@@ -90,34 +91,34 @@ TEST_CASE("stopped at any step, and gone on with elsewhere, a run leaves the sam
         CHECK((test::get_bytes(file) == test::get_bytes(place / "whole")));
         CHECK((test::get_bytes(file.string() + ".resume") == test::get_bytes(place / "whole.resume")));
     }
-    CHECK(stopped > 10);  // of those in the last steps all are under way when the signal comes
+    CHECK(stopped > 10);  // near the end, all steps are in flight when the signal arrives
 }
 
 namespace {
 
-/// A signal comes before a step: the run stops after it.
+/// The signal arrives before a step: the run stops after it.
 struct RaiseBefore : RunHook {
     explicit RaiseBefore(std::uint64_t step) : step_(step) {}
-    void before_step(Run& run) override {
+    void before_step(Runner& run) override {
         if (run.state().steps == step_) ::raise(SIGTERM);
     }
     std::uint64_t step_;
 };
 
-/// Counts what it hears of losses, and wants that number again.
+/// Counts the reported losses, and restores the count on resume.
 struct CountLosses : RunHook {
-    void before_run(Run& run) override {
+    void before_run(Runner& run) override {
         const auto kept = run.fields().find("losses");
         if (kept != run.fields().end()) count_ = std::stoll(kept->second);
     }
-    void after_step(Run&, const StepReport&) override { ++count_; }
-    void before_save(Run& run) override { run.fields()["losses"] = std::to_string(count_); }
+    void after_step(Runner&, const StepReport&) override { ++count_; }
+    void before_save(Runner& run) override { run.fields()["losses"] = std::to_string(count_); }
     std::int64_t count_ = 0;
 };
 
 constexpr int orders = 4;
 
-/// Better up to step 8 and no better from there on: StopEarly ends the run at step 15, within its four epochs.
+/// The score improves up to step 8 and not after that: StopEarly ends the run at step 15, within its four epochs.
 double score_after(std::uint64_t steps) { return steps <= 8 ? static_cast<double>(steps) : 1.0; }
 
 /// Hooks in one of several orders; `evaluated` has the steps at which the score was computed.
@@ -127,7 +128,7 @@ void train_with_hooks(Trained& training, const std::filesystem::path& place, int
                       std::vector<std::uint64_t>& evaluated, bool writes = true) {
     ExponentialLR by_epoch(training.sgd, 0.9), by_step(training.sgd, 0.99);
     auto runner = training.runner({.epochs = 4});
-    if (!from.empty()) runner.go_on_from(load_checkpoint(training.model, training.sgd, from).value());
+    if (!from.empty()) runner.resume_from(load_checkpoint(training.model, training.sgd, from).value());
     const StopSignals signals;
     runner.stop_on(signals);
     EventLog log(place / "log",
@@ -168,10 +169,10 @@ void train_with_hooks(Trained& training, const std::filesystem::path& place, int
     runner.run();
 }
 
-/// The files of a finished run by name, without what was saved at a stop, and with the lines of its log.
+/// The files of a finished run by name, without those saved at a stop, and with the lines of its log.
 std::map<std::string, std::string> files_of(const std::filesystem::path& place) {
     std::map<std::string, std::string> files;
-    for (const std::string& name : files_in(place))
+    for (const std::string& name : names_in(place))
         if (name != "log" && !name.starts_with("INTERRUPTED")) files[name] = test::get_bytes(place / name);
     files["log"] = test::get_bytes(place / "log/log.jsonl");
     return files;
@@ -188,14 +189,13 @@ void check_same(const std::map<std::string, std::string>& found, const std::map<
 
 }  // namespace
 
-TEST_CASE(
-    "stopped at every step, a run misses no evaluation, line of its log or checkpoint, whatever the order of hooks") {
+TEST_CASE("a run stopped at every step misses no evaluation, log line or checkpoint, for any order of hooks") {
     const test::TemporaryDirectory place;
     for (int order = 0; order < orders; ++order)
         apart([&] {
             const auto run = [&](const std::string& where, const std::string& from, std::optional<std::uint64_t> stop,
                                  std::vector<std::uint64_t>& evaluated) {
-                Alone training;
+                SingleTraining training;
                 std::filesystem::create_directories(place / where);
                 train_with_hooks(training, place / where, order, from.empty() ? "" : place / where / from, stop,
                                  evaluated);
@@ -216,7 +216,7 @@ TEST_CASE(
                 CHECK(again == evaluated);
                 check_same(files_of(place / where), expected);
             }
-            // As after a kill: each checkpoint with what the log had by then, and more.
+            // As after a kill: each checkpoint with the log at that time, and with later entries.
             for (const auto& [name, bytes] : expected) {
                 if (!name.starts_with("net") || name.ends_with(".resume")) continue;
                 CAPTURE(name);
@@ -229,12 +229,12 @@ TEST_CASE(
         });
 }
 
-TEST_CASE("stopped at every step, two ranks miss nothing either") {
+TEST_CASE("two ranks stopped at every step miss nothing either") {
     const test::TemporaryDirectory place;
     const auto run = [&](const std::string& where, const std::string& from, std::optional<std::uint64_t> stop) {
         std::filesystem::create_directories(place / where);
-        CHECK(lockstep::testing::on_ranks(2, [&](ProcessGroup& group) {
-                  Training<DistributedDataParallel<Net>> training(group);
+        CHECK(lockstep::test::on_ranks(2, [&](ProcessGroup& group) {
+                  RunnerTraining<DistributedDataParallel<DropoutNet>> training(group);
                   std::vector<std::uint64_t> evaluated;
                   const bool raises = stop && group.rank() == static_cast<int>(*stop % 2);
                   train_with_hooks(training, place / where, 1, from.empty() ? "" : place / where / from,

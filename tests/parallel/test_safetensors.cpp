@@ -1,4 +1,4 @@
-// The safetensors reader and writer against files put together here by hand, and against damaged ones.
+// The safetensors reader and writer compared with files composed here by hand, and with damaged ones.
 #include "lockstep/parallel/data/safetensors.h"
 
 #include <fcntl.h>
@@ -10,7 +10,8 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -25,7 +26,7 @@ std::string file_of(std::string header, const std::string& data, std::uint64_t l
 
 std::string file_of(const std::string& header, const std::string& data) { return file_of(header, data, header.size()); }
 
-/// What opening a file of these bytes throws; fails the test where it throws nothing or something else.
+/// The error from opening a file of these bytes; fails the test if none or another one is thrown.
 std::string refusal(const std::string& bytes) {
     const TemporaryDirectory directory;
     put_bytes(directory / "file", bytes);
@@ -47,7 +48,7 @@ const std::string two_tensors =
 
 }  // namespace
 
-TEST_CASE("safetensors: a file made by hand is read") {
+TEST_CASE("safetensors: a hand-made file is read") {
     const TemporaryDirectory directory;
     put_bytes(directory / "file", file_of(two_tensors + "   ", "abcdefghABCDEFGH"));
     const SafetensorsFile file(directory / "file");
@@ -71,7 +72,7 @@ TEST_CASE("safetensors: a file made by hand is read") {
     CHECK_THROWS_AS(file.read("b", std::as_writable_bytes(std::span(text).first(7))), InvalidArgument);
 }
 
-TEST_CASE("safetensors: the bytes written are the format's") {
+TEST_CASE("safetensors: written bytes follow the format") {
     const TemporaryDirectory directory;
     const std::array<std::uint8_t, 3> bytes = {1, 2, 3};
     const std::array<std::int64_t, 1> count = {0x0102030405060708};
@@ -119,7 +120,7 @@ TEST_CASE("safetensors: every dtype and an empty file survive a round trip") {
     CHECK(SafetensorsFile(directory / "empty").entries().empty());
 }
 
-TEST_CASE("safetensors: bad files are refused with the reason") {
+TEST_CASE("safetensors: bad files are rejected with the reason") {
     const std::string data = "abcdefghABCDEFGH";
     const auto one = [](const std::string& description) { return file_of("{\"x\":" + description + "}", "abcd"); };
     CHECK_THAT(refusal(""), contains("the file is empty"));
@@ -222,7 +223,7 @@ TEST_CASE("safetensors: a file that shrinks while it is open is an error") {
     CHECK_THROWS_AS(file.read("b", to), DataError);
 }
 
-TEST_CASE("safetensors: what cannot be written is refused before anything is touched") {
+TEST_CASE("safetensors: unwritable data is rejected before anything changes") {
     const TemporaryDirectory directory;
     const std::array<std::uint8_t, 4> data = {};
     const auto write = [&](const std::vector<SafetensorsTensor>& tensors) {
@@ -268,7 +269,7 @@ TEST_CASE("safetensors: a full disk leaves the old file and nothing else") {
 TEST_CASE("safetensors: a process that is killed while it writes leaves the old file and nothing else") {
     const TemporaryDirectory directory;
     const int nameless = ::open(directory.path().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
-    if (nameless < 0) return;  // this file system has no files without names
+    if (nameless < 0) return;  // this file system does not support files without names
     ::close(nameless);
     const std::vector<float> data(100'000, 1.0f);
     const bool is_there = GENERATE(false, true);
@@ -289,8 +290,8 @@ TEST_CASE("safetensors: a process that is killed while it writes leaves the old 
     if (is_there) CHECK(get_bytes(directory / "file") == before);
 }
 
-// Ten times as many take ten times as long: in time that grows with the square these would take an hour and longer.
-TEST_CASE("safetensors: half a million tensors are written and read in time that grows with their number") {
+// Ten times the number of tensors takes ten times as long: in quadratic time these would take more than an hour.
+TEST_CASE("safetensors: half a million tensors are written and read in linear time") {
     const TemporaryDirectory directory;
     constexpr std::size_t count = 500'000;
     std::vector<SafetensorsTensor> tensors;
@@ -306,7 +307,7 @@ TEST_CASE("safetensors: half a million tensors are written and read in time that
     }
 }
 
-TEST_CASE("safetensors: damaged files are refused or read, never worse") {
+TEST_CASE("safetensors: damaged files are rejected or read, and never crash") {
     const TemporaryDirectory directory;
     const std::string whole = file_of(two_tensors, "abcdefghABCDEFGH");
     int refused = 0, accepted = 0;
@@ -332,5 +333,5 @@ TEST_CASE("safetensors: damaged files are refused or read, never worse") {
     CHECK(accepted == 0);
     for (std::uint32_t seed = 0; seed < 4000; ++seed) attempt(Vandal(seed).damage(whole));
     CHECK(refused > 3000);
-    CHECK(accepted > 10);  // damage to the data or a name alone makes another good file
+    CHECK(accepted > 10);  // damage to the data or only a name gives another valid file
 }

@@ -1,5 +1,5 @@
-// With eight shards a training run leaves the same checkpoint whatever the devices, the reduction, the cores and the
-// timing; and that checkpoint is the right one. Every run is a process of its own.
+// With eight shards a training run leaves the same checkpoint for any devices, reduction, number of cores and timing;
+// and that checkpoint is correct. Every run is a separate process.
 #include <cmath>
 #include <map>
 #include <sstream>
@@ -7,10 +7,10 @@
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/placement.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/child_process.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/networks.h"
-#include "lockstep/tests/parallel/pairwise.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/pairwise.h"
+#include "lockstep/tests/fixtures/processes.h"
 #include "lockstep/tests/reference/network.h"
 
 using namespace lockstep;
@@ -70,7 +70,7 @@ Result train(const TrainingRun& run) {
     return result;
 }
 
-/// Every shard of every batch costs the same number of operations, on the device that holds it.
+/// Every shard of every batch has the same number of operations, on the device that holds it.
 void check_spread(const TrainingRun& run, const std::vector<std::uint64_t>& operations) {
     std::vector<std::uint64_t> shards(operations.size(), 0);
     std::uint64_t all_shards = 0, all_operations = 0;
@@ -127,7 +127,7 @@ std::map<std::string, reference::Values> load(const std::string& bytes) {
     return result;
 }
 
-/// ||found - expected|| / ||moved||, where `moved` is what training changed.
+/// ||found - expected|| / ||moved||, where `moved` is the change by training.
 double distance(const reference::Values& found, const reference::Values& expected, const reference::Values& before) {
     double error = 0, moved = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -137,10 +137,10 @@ double distance(const reference::Values& found, const reference::Values& expecte
     return std::sqrt(error / moved);
 }
 
-/// Trains the reference as train_checkpoint trains the model.
+/// Trains the reference in the same way as train_checkpoint trains the model.
 void train_reference(reference::Network& network, const TrainingRun& run, std::uint64_t seed) {
     const test::Images images(run.rows);
-    StepState state;
+    StepCounters state;
     state.seed = seed;
     for (int epoch = 0; epoch < run.epochs; ++epoch)
         for (std::int64_t first = 0; first < run.rows; first += 64) {
@@ -171,7 +171,7 @@ reference::Network small_reference(const std::map<std::string, reference::Values
 
 }  // namespace
 
-TEST_CASE("every two values meet in pairwise combinations") {
+TEST_CASE("pairwise combinations contain every pair of values") {
     for (const std::vector<std::size_t>& sizes : std::vector<std::vector<std::size_t>>{
              {2, 2}, {3, 1, 4}, {2, 2, 2, 2, 2}, {6, 6, 3, 2}, {3, 2, 6, 2, 3, 2, 3, 6}}) {
         std::size_t product = 1;
@@ -189,17 +189,17 @@ TEST_CASE("every two values meet in pairwise combinations") {
             for (std::size_t option = 0; option < sizes.size(); ++option) CHECK(row[option] < sizes[option]);
         }
     }
-    CHECK(test::pairwise({3, 2, 6, 2, 3, 2, 3, 6}).size() < 50);  // of 7776
+    CHECK(test::pairwise({3, 2, 6, 2, 3, 2, 3, 6}).size() < 50);  // there are 7776 combinations
 }
 
-// The full product, one option after the other, is hidden: it takes some 150 processes.
-TEST_CASE("one checkpoint whatever the devices, the reduction, the buckets, the delays, the cores and the optimizer") {
+// The full product, one option after the other, is hidden: it takes about 150 processes.
+TEST_CASE("one checkpoint for all devices, reductions, buckets, delays, cores and optimizers") {
     const std::vector<std::string> nets{"small", "normed", "cnn"}, reductions{"root", "slices"},
         optimizers{"sgd", "adam", "adamw", "rmsprop", "adagrad", "lion"};
     const std::vector<std::int64_t> rows{84, 69};  // last batches of 20 and of 5 rows, fewer than there are shards
     const std::vector<int> devices{1, 2, 3, 4, 5, 8}, delays{0, 200}, cores{0, 1, 2};
     const std::vector<std::size_t> buckets{std::size_t{1} << 20, 4096, 20000};  // the last ones begin within parameters
-    std::map<std::string, Result> expected;  // on one device, by what decides about the result
+    std::map<std::string, Result> expected;  // on one device, by the options that determine the result
     for (const test::Combination& at :
          test::pairwise({nets.size(), rows.size(), optimizers.size(), devices.size(), reductions.size(), buckets.size(),
                          delays.size(), cores.size()})) {
@@ -293,7 +293,7 @@ TEST_CASE("every optimizer: one checkpoint for all devices and reductions", "[.f
     }
 }
 
-TEST_CASE("another number of shards gives other bits: the comparison can fail") {
+TEST_CASE("another number of shards changes the bits, so the comparison can fail") {
     TrainingRun run;
     const Result eight = train(run);
     run.shards = 7;
@@ -344,7 +344,7 @@ TEST_CASE("batch normalisation: parameters and running statistics agree with the
     network.add_weighted<reference::LinearLayer>("fc2", 32u, 10u);
     train_reference(network, run, 5);
     for (const auto& [name, weight] : network.weights) {
-        if (name == "conv.bias") continue;  // normalisation takes it out: its gradient is nothing but rounding
+        if (name == "conv.bias") continue;  // normalisation cancels it: its gradient is only rounding error
         INFO(name);
         CHECK(distance(found.at(name), weight.value, before.at(name)) < 1e-3);
     }

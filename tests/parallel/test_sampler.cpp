@@ -1,5 +1,4 @@
-// Which rows a process reads: the indices of PyTorch 2.15, printed by it (more of them by
-// tests/pytorch/check_sampler.py).
+// Rows that a process reads: the indices printed by PyTorch 2.15 (more of them by tests/pytorch/check_sampler.py).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,18 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/data/row_samplers.h"
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
-#include "lockstep/tests/warnings.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 using lockstep::test::Warnings;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
 using Rows = std::vector<std::int64_t>;
 
 namespace {
@@ -51,7 +48,7 @@ TEST_CASE("a distributed sampler gives PyTorch's indices") {
     CHECK(rows_of(5, 2, 1, 0, {.shuffle = false}) == Rows{1, 3, 0});
 }
 
-TEST_CASE("without padding every row is read once") {
+TEST_CASE("without padding, every row is read once") {
     for (const std::int64_t length : {0, 1, 5, 12, 13}) {
         Rows all;
         for (int rank = 0; rank < 4; ++rank) {
@@ -81,7 +78,7 @@ TEST_CASE("an epoch that is read twice warns") {
     CHECK(warnings.texts().size() == 1);
 }
 
-TEST_CASE("what a distributed sampler says of all replicas is what PyTorch's loaders read on the ranks") {
+TEST_CASE("global indices of a distributed sampler are those that PyTorch's loaders read on the ranks") {
     // DistributedSampler(range(11), 3, rank), set_epoch(2), in batches of 2 on each rank.
     const DistributedSampler sampler(11, 3, 1);
     CHECK(sampler.global_indices(2, 6) == Rows{3, 0, 8, 1, 10, 4, 5, 6, 2, 9, 7, 3});
@@ -130,7 +127,7 @@ TEST_CASE("random samplers give PyTorch's indices") {
     CHECK(contains(message_of<InvalidArgument>([] { SequentialSampler(-1); }), "-1 rows"));
 }
 
-TEST_CASE("a weighted sampler gives PyTorch's indices with replacement, and the right shares without") {
+TEST_CASE("a weighted sampler gives PyTorch's indices with replacement, and the right proportions without") {
     CHECK(WeightedRandomSampler({0.1, 0.9, 0.4, 0.7, 3.0, 0.6}, 10, {.seed = 7}).indices(0) ==
           Rows{3, 3, 4, 4, 5, 4, 3, 4, 4, 4});
     CHECK(WeightedRandomSampler({0.25, 0, 0.75}, 10, {.seed = 6}).indices(2) == Rows{2, 2, 0, 0, 2, 2, 2, 0, 2, 2});
@@ -164,7 +161,7 @@ TEST_CASE("a weighted sampler gives PyTorch's indices with replacement, and the 
     CHECK(contains(refusal({1, 0, 2}, 3, false), "3 samples without replacement of 2 rows"));
 }
 
-TEST_CASE("a batch sampler cuts the rows of another one") {
+TEST_CASE("a batch sampler cuts the rows of another sampler") {
     const BatchSampler all(SequentialSampler(7), 3, false), whole(Rows{5, 5, 1, 0, 2}, 2, true);
     CHECK(all.batches(0) == std::vector<Rows>{{0, 1, 2}, {3, 4, 5}, {6}});
     CHECK(all.size() == 3);
@@ -220,7 +217,7 @@ TEST_CASE("random_split gives PyTorch's parts") {
     CHECK(contains(refusal(std::vector<double>{-0.5, 1.5}), "Fraction at index 0 is not between 0 and 1"));
 }
 
-TEST_CASE("a subset has the rows of its indices and no others") {
+TEST_CASE("a subset has exactly the rows of its indices") {
     const Subset data(TensorDataset(Tensor::arange(5), Tensor::arange(5, DType::i64)), {3, 0, 3});
     CHECK(data.size() == 3);
     CHECK(std::get<0>(data.get(0)).item() == 3);

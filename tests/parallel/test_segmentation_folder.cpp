@@ -1,4 +1,4 @@
-// Folders of images and masks: what becomes of them, and what is refused. Beside the program for PyTorch:
+// Folders of images and masks: their classes, and the errors. Compared with the program for PyTorch:
 // tests/pytorch/check_images.py.
 #include "lockstep/parallel/data/segmentation_folder.h"
 
@@ -15,15 +15,16 @@
 #include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/image_fixture.h"
-#include "lockstep/tests/parallel/taken_warnings.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/images.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
 
 namespace {
 
-/// DIR/imgs and DIR/masks, with what a test puts there.
+/// DIR/imgs and DIR/masks, with the files of a test.
 struct Folder {
     TemporaryDirectory directory;
     std::filesystem::path imgs = directory / "imgs", masks = directory / "masks";
@@ -61,7 +62,7 @@ std::vector<std::int64_t> classes_in(const SegmentationFolder& data, std::int64_
     return std::get<1>(data.get(row)).to_vector<std::int64_t>();
 }
 
-/// Root may read and write everything: until the end, this process is nobody where it was root.
+/// Root may read and write everything, so a root process is another user until this is destroyed.
 class WithoutPrivileges {
 public:
     WithoutPrivileges() {
@@ -83,11 +84,11 @@ struct Net {
 
 }  // namespace
 
-TEST_CASE("segmentation folder: rows are images by name with the classes of their masks") {
+TEST_CASE("segmentation folder: rows are images in order of names, with the classes of their masks") {
     const Cars cars;
     put_bytes(cars.imgs / ".hidden", "no image");
     std::filesystem::create_directory(cars.imgs / "folder");
-    write_gif(cars.masks / "other_mask.gif", grey_of(1, 1, {77}));  // of no image
+    write_gif(cars.masks / "other_mask.gif", grey_of(1, 1, {77}));  // without an image
     const SegmentationFolder data = cars.read();
     REQUIRE(data.size() == 3);
     CHECK(data.channels() == 3);
@@ -109,7 +110,7 @@ TEST_CASE("segmentation folder: rows are images by name with the classes of thei
     CHECK_THROWS_AS(data.image_file(3), InvalidArgument);
 }
 
-TEST_CASE("segmentation folder: images are scaled by bicubic interpolation, masks by picking pixels") {
+TEST_CASE("segmentation folder: images are scaled by bicubic interpolation, and masks by nearest pixel") {
     const Cars cars;
     const SegmentationFolder data = cars.read({.scale = 0.5});
     CHECK(data.fields()[0].shape == Shape{3, 3, 4});
@@ -130,7 +131,7 @@ TEST_CASE("segmentation folder: images are scaled by bicubic interpolation, mask
     CHECK_THROWS_WITH(cars.read({.scale = 1.5}), contains("expected a number above 0 and at most 1"));
 }
 
-TEST_CASE("segmentation folder: masks of every kind become classes, in the order of their values") {
+TEST_CASE("segmentation folder: masks of every kind become classes in the order of their values") {
     const auto data_of = [](Folder& folder, const HostImage& mask, const SegmentationFolderOptions& options = {}) {
         write_jpeg(folder.imgs / "a.jpg", computed_image(ImageMode::grey, 1, 4));
         write_png(folder.masks / "a.png", mask);
@@ -151,7 +152,7 @@ TEST_CASE("segmentation folder: masks of every kind become classes, in the order
         CHECK(classes_in(data, 0) == std::vector<std::int64_t>{2, 1, 0, 2});
     }
     {
-        Folder folder;  // colours that differ in alpha alone
+        Folder folder;  // colours that differ only in alpha
         const SegmentationFolder data =
             data_of(folder, {1, 4, ImageMode::rgba, {5, 5, 5, 255, 5, 5, 5, 0, 5, 5, 5, 255, 0, 0, 0, 1}, {}});
         CHECK(classes_in(data, 0) == std::vector<std::int64_t>{2, 1, 2, 0});
@@ -164,7 +165,7 @@ TEST_CASE("segmentation folder: masks of every kind become classes, in the order
         CHECK(classes_in(data, 0) == std::vector<std::int64_t>{2, 1, 1, 0});
     }
     {
-        Folder folder;  // values that somebody else has chosen, with one that no mask has
+        Folder folder;  // values that the options choose, including one that no mask has
         const SegmentationFolder data =
             data_of(folder, {1, 4, ImageMode::grey, {200, 7, 90, 7}, {}}, {.mask_values = {{200}, {90}, {50}, {7}}});
         CHECK(data.classes() == 4);
@@ -210,7 +211,7 @@ TEST_CASE("segmentation folder: a loader's threads read it") {
     CHECK(row == 3);
 }
 
-TEST_CASE("segmentation folder: masks are named with the suffix, or without where there is none") {
+TEST_CASE("segmentation folder: masks have names with the suffix, or without if no mask has it") {
     const Folder folder;
     write_png(folder.imgs / "a.png", grey_of(2, 2, {9}));
     write_png(folder.imgs / "b.c.png", grey_of(2, 2, {9}));
@@ -225,7 +226,7 @@ TEST_CASE("segmentation folder: masks are named with the suffix, or without wher
     CHECK(folder.read({.mask_suffix = ""}).mask_file(0).filename() == "a.png");
 }
 
-TEST_CASE("segmentation folder: what is wrong with the files is told with their names") {
+TEST_CASE("segmentation folder: errors name the files") {
     {
         const Folder folder;
         CHECK_THAT(folder.refused(), contains("imgs: the folder is empty; expected the images"));
@@ -301,7 +302,7 @@ TEST_CASE("segmentation folder: what is wrong with the files is told with their 
     }
 }
 
-TEST_CASE("segmentation folder: of several bad files the first by name is told, in every run") {
+TEST_CASE("segmentation folder: the error names the first of several bad files in every run") {
     const Cars cars;
     for (int i = 3; i < 40; ++i) {
         const std::string name = "car_" + std::to_string(i + 100);
@@ -311,7 +312,7 @@ TEST_CASE("segmentation folder: of several bad files the first by name is told, 
     for (int trial = 0; trial < 20; ++trial) CHECK_THAT(cars.refused({.threads = 8}), contains("car_121_mask.gif: "));
 }
 
-TEST_CASE("segmentation folder: an image that is damaged behind its header, or changed, is found when it is read") {
+TEST_CASE("segmentation folder: an image with damaged data, or changed later, is detected when it is read") {
     const Cars cars;
     const std::string whole = get_bytes(cars.imgs / "car_1.png");
     put_bytes(cars.imgs / "car_1.png", whole.substr(0, whole.size() - 30));
@@ -325,7 +326,7 @@ TEST_CASE("segmentation folder: an image that is damaged behind its header, or c
     CHECK_THAT(refusal_of<DataError>([&] { data.get(0); }), contains("car_0_mask.gif: the mask has a pixel of 33"));
 }
 
-TEST_CASE("segmentation folder: what may not be read or written is told with its name") {
+TEST_CASE("segmentation folder: files without read permission are named") {
     const Cars cars;
     const auto closed = [](const std::filesystem::path& path, const auto& call) {
         const auto before = std::filesystem::status(path).permissions();
@@ -347,7 +348,7 @@ TEST_CASE("segmentation folder: what may not be read or written is told with its
     CHECK(cars.read().size() == 3);
 }
 
-TEST_CASE("segmentation folder: options that make no sense are refused") {
+TEST_CASE("segmentation folder: invalid options are rejected") {
     const Cars cars;
     CHECK_THROWS_AS(cars.read({.classes = -1}), InvalidArgument);
     CHECK_THROWS_AS(cars.read({.channels = -1}), InvalidArgument);
@@ -385,20 +386,20 @@ struct Meaning {
 };
 Meaning meaning_of(const Folder& folder, const SegmentationFolderOptions& options = {}) {
     Meaning found;
-    const TakenWarnings taken;
+    const Warnings taken;
     const SegmentationFolder data = folder.read(options);
     found.values = data.mask_values();
     for (std::int64_t row = 0; row < data.size(); ++row) found.classes.push_back(classes_in(data, row));
-    found.warnings = taken.all();
+    found.warnings = taken.texts();
     return found;
 }
 using Classes = std::vector<std::vector<std::int64_t>>;
 
 }  // namespace
 
-TEST_CASE("segmentation folder: palettes that differ are told by their colours") {
+TEST_CASE("segmentation folder: errors about different palettes name their colours") {
     for (const bool gif : {false, true}) {
-        // Black and white the other way round, as encoders that sort colours by their first use leave them.
+        // Black and white swapped, as from encoders that sort colours by their first use.
         const Meaning found = meaning_of(
             Masks({with_palette({0, 1, 1, 0}, {black, white}), with_palette({0, 1, 1, 0}, {white, black})}, gif));
         CHECK(found.values == std::vector<MaskValue>{{0}, {255}});
@@ -415,19 +416,19 @@ TEST_CASE("segmentation folder: palettes that differ are told by their colours")
     CHECK(found.values == std::vector<MaskValue>{{0, 0, 0}, {255, 0, 0}, {255, 255, 255}});
     CHECK(found.classes == Classes{{0, 1, 1, 0}, {0, 2, 2, 1}});
     CHECK(found.warnings.size() == 1);
-    // One colour under two indices, of two files.
+    // One colour with two indices, in two files.
     found = meaning_of(
         Masks({with_palette({0, 1, 1, 0}, {black, white}), with_palette({0, 2, 2, 0}, {black, red, white})}));
     CHECK(found.values == std::vector<MaskValue>{{0}, {255}});
     CHECK(found.classes == Classes{{0, 1, 1, 0}, {0, 1, 1, 0}});
-    // Only what is used counts.
+    // Only used entries count.
     found = meaning_of(
         Masks({with_palette({0, 1, 1, 0}, {black, white, red}), with_palette({0, 0, 1, 0}, {black, white, black})}));
     CHECK(found.values == std::vector<MaskValue>{{0}, {1}});
     CHECK(found.warnings.empty());
 }
 
-TEST_CASE("segmentation folder: palettes beside grey and RGB masks") {
+TEST_CASE("segmentation folder: palettes mixed with grey and RGB masks") {
     const HostImage grey{1, 4, ImageMode::grey, {0, 255, 255, 0}, {}}, numbers{1, 4, ImageMode::grey, {0, 1, 1, 0}, {}},
         rgb{1, 4, ImageMode::rgb, {0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0, 0}, {}};
     const HostImage black_white = with_palette({1, 0, 0, 1}, {black, white}),
@@ -435,7 +436,7 @@ TEST_CASE("segmentation folder: palettes beside grey and RGB masks") {
     Meaning found = meaning_of(Masks({grey, black_white}));
     CHECK(found.values == std::vector<MaskValue>{{0}, {255}});
     CHECK(found.classes == Classes{{0, 1, 1, 0}, {1, 0, 0, 1}});
-    // Numbers of classes, in palettes that show them.
+    // Numbers of classes, in palettes that contain them.
     for (const HostImage& palette : {black_white, black_red}) {
         found = meaning_of(Masks({numbers, palette}));
         CHECK(found.values == std::vector<MaskValue>{{0}, {1}});
@@ -464,16 +465,16 @@ TEST_CASE("segmentation folder: palettes are compared with those of training") {
     CHECK(meaning_of(Masks({same}), known).classes == Classes{{0, 1, 1, 0}});
     CHECK_THAT(Masks({inverted}).refused(known), contains("a_mask: palettes of the masks differ: index 0 is (255, 255, "
                                                           "255) in it and (0, 0, 0) in the training masks"));
-    // Levels of grey, as a set with different palettes has them, are found in palettes.
+    // Grey levels, as in a set with different palettes, are found in palettes.
     CHECK(meaning_of(Masks({inverted}), {.mask_values = {{0}, {255}}}).classes == Classes{{1, 0, 0, 1}});
     CHECK(meaning_of(Masks({inverted}), {.mask_values = {{0, 0, 0}, {255, 255, 255}}}).classes ==
           Classes{{1, 0, 0, 1}});
     CHECK(meaning_of(Masks({inverted}), {.mask_values = {{0}, {1}}}).classes ==
-          Classes{{0, 1, 1, 0}});  // nothing is known
+          Classes{{0, 1, 1, 0}});  // without known values
 }
 
-TEST_CASE("segmentation folder: a GIF's own palette of a frame is its palette") {
-    // A screen of black and white with a frame whose own palette is white and black.
+TEST_CASE("segmentation folder: a GIF frame's local palette is its palette") {
+    // A black-and-white screen with a frame whose own palette is white and black.
     const Masks folder({with_palette({0, 1, 1, 0}, {black, white}), with_palette({0, 1, 1, 0}, {black, white})}, true);
     std::string gif = get_bytes(folder.masks / "b_mask");
     const std::size_t frame = gif.find(',');
@@ -484,7 +485,7 @@ TEST_CASE("segmentation folder: a GIF's own palette of a frame is its palette") 
     CHECK(meaning_of(folder).classes == Classes{{0, 1, 1, 0}, {1, 0, 0, 1}});
 }
 
-TEST_CASE("segmentation folder: a pixel of the value that is ignored belongs to no class") {
+TEST_CASE("segmentation folder: a pixel with the ignored value belongs to no class") {
     const Masks folder({{1, 4, ImageMode::grey, {0, 9, 255, 0}, {}}, {1, 4, ImageMode::grey, {9, 9, 9, 0}, {}}});
     for (const auto& values : {std::vector<MaskValue>(), std::vector<MaskValue>{{0}, {9}}}) {
         const Meaning found = meaning_of(folder, {.mask_values = values, .ignore_value = {255}, .classes = 2});
@@ -505,7 +506,7 @@ TEST_CASE("segmentation folder: a broken link is an error that names it, in both
         std::filesystem::create_symlink("gone/new.png", cars.directory / name);
         CHECK_THAT(cars.refused(), contains(std::string(name) + ": the link target gone/new.png does not exist"));
     }
-    // A link to itself, and one that leads somewhere.
+    // A link to itself, and a valid one.
     const Cars cars;
     std::filesystem::create_symlink("car_3.png", cars.imgs / "car_3.png");
     CHECK_THAT(cars.refused(), contains("car_3.png: the link target") || contains("car_3.png: cannot be read"));
@@ -515,7 +516,7 @@ TEST_CASE("segmentation folder: a broken link is an error that names it, in both
     CHECK(cars.read().size() == 4);
 }
 
-TEST_CASE("segmentation folder: a name with accents in another Unicode form is told") {
+TEST_CASE("segmentation folder: a name with accents in another Unicode form is reported") {
     const Folder folder;
     write_png(folder.imgs /
                   "b\xc3\xa9"
@@ -535,7 +536,7 @@ TEST_CASE("segmentation folder: a name with accents in another Unicode form is t
     CHECK_THAT(folder.refused(), contains(": its 1 file has a name such as b"));
 }
 
-TEST_CASE("segmentation folder: images that use a tenth of 16 bits, or that viewers turn, are a warning") {
+TEST_CASE("segmentation folder: images that use a tenth of 16 bits, or that viewers rotate, give a warning") {
     const auto two = [](int n) { return std::string{static_cast<char>(n >> 8), static_cast<char>(n & 255)}; };
     const auto warnings = [&](int peak) {
         const Folder folder;

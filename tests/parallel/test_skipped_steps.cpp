@@ -1,4 +1,4 @@
-// Steps that are left out because a gradient is not finite: nothing of them remains anywhere. In several processes:
+// Steps that are skipped because a gradient is not finite: they change nothing. In several processes:
 // test_clipping_ranks.
 #include <cmath>
 #include <string>
@@ -8,19 +8,20 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/kinked_run.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/training.h"
 
 using namespace lockstep;
-using Model = test::KinkedRun::Model;
+using Model = test::KinkTraining::Model;
 
-TEST_CASE("a step that is skipped leaves weights and all state as they were, on every replica") {
+TEST_CASE("a skipped step leaves weights and all state unchanged on every replica") {
     for (const auto& named : test::all_optimizers<Model>())
         for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
             for (const int parts : {1, 2}) {
                 INFO(named.name << (reduction == ReductionMode::root ? ", root, " : ", slices, ") << parts
                                 << " microbatches");
                 const StepOptions how{.accumulation_steps = parts, .skip_nonfinite = true};
-                test::KinkedRun trained(named, how, reduction), straight(named, how, reduction);
+                test::KinkTraining trained(named, how, reduction), straight(named, how, reduction);
                 CHECK_FALSE(trained.step(0).skipped());
                 const auto before = trained.state();
                 const StepLoss bad = trained.step(1, true);
@@ -29,7 +30,7 @@ TEST_CASE("a step that is skipped leaves weights and all state as they were, on 
                 CHECK((trained.state() == before));
                 trained.model.engine().verify_replicas();
                 CHECK(trained.model.engine().steps_done() == 1);
-                // The next ones are those that would have come anyway; nobody waits in between.
+                // Later steps are the same as without it, and nothing waits in between.
                 const StepLoss good = trained.step(2), bad_again = trained.step(3, true), better = trained.step(4);
                 CHECK_FALSE(good.skipped());
                 CHECK(bad_again.skipped());
@@ -42,7 +43,7 @@ TEST_CASE("a step that is skipped leaves weights and all state as they were, on 
 
 namespace {
 
-/// Whose output is 0 as long as its weights are, and whose gradients are infinite where x is large.
+/// A model whose output is 0 while its weights are 0, and whose gradients are infinite for large x.
 struct Steep {
     Linear line{4, 2, false};
     LOCKSTEP_MEMBERS(line)
@@ -51,14 +52,14 @@ struct Steep {
 
 }  // namespace
 
-TEST_CASE("a step is skipped for what stands in its gradients before they are clipped") {
-    DataParallel<Steep> model(Steep{}, small_net::devices(3), {.shards = 4, .reduction = ReductionMode::slice_wise});
+TEST_CASE("gradients decide whether a step is skipped before they are clipped") {
+    DataParallel<Steep> model(Steep{}, test::cpu_devices(3), {.shards = 4, .reduction = ReductionMode::slice_wise});
     {
         const NoGrad no_grad;
         model->line.weight->zero_();
     }
     SGD sgd(model, {.lr = 0.1});
-    // The first one makes of infinity a number that no one skips.
+    // The first clip makes infinity a finite number, which is not skipped.
     const StepOptions how{.clip = {ClipGradValue{.clip_value = 0.1}, ClipGradNorm{.max_norm = 1}},
                           .skip_nonfinite = true};
     const Tensor large = Tensor::full({16, 4}, 1000);
@@ -70,8 +71,8 @@ TEST_CASE("a step is skipped for what stands in its gradients before they are cl
     CHECK(model->line.weight->to_vector<float>() != std::vector<float>(8, 0));
 }
 
-TEST_CASE("without skip_nonfinite a gradient that is not finite counts, as in PyTorch") {
-    test::KinkedRun trained(test::all_optimizers<Model>()[0], {}, ReductionMode::root);
+TEST_CASE("without skip_nonfinite, a non-finite gradient is applied as in PyTorch") {
+    test::KinkTraining trained(test::all_optimizers<Model>()[0], {}, ReductionMode::root);
     CHECK_FALSE(trained.step(1, true).skipped());
     CHECK(std::isnan(trained.model->kink.weight->to_vector<float>()[0]));
     CHECK(trained.model.engine().steps_done() == 1);

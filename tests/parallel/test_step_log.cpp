@@ -1,4 +1,4 @@
-// The log of steps: what is kept of steps on real devices, and what is computed from spans made by hand.
+// The log of steps: records of steps on real devices, and results computed from spans made by hand.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -7,9 +7,11 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/touched_training.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/training.h"
 
-using namespace touched_training;
+namespace ls = lockstep;
+using namespace lockstep::test;
 using ls::LoggedStep;
 using ls::SpanKind;
 using ls::StepSpan;
@@ -32,9 +34,9 @@ double end_of_backward(const LoggedStep& step, const std::string& stream) {
     return end;
 }
 
-const StepSpan& touch_backward(const LoggedStep& step, const std::string& stream) {
+const StepSpan& call_hook_backward(const LoggedStep& step, const std::string& stream) {
     return *std::find_if(step.spans.begin(), step.spans.end(),
-                         [&](const StepSpan& one) { return one.stream == stream && one.name == "touch_backward"; });
+                         [&](const StepSpan& one) { return one.stream == stream && one.name == "call_hook_backward"; });
 }
 
 /// On the first device.
@@ -48,8 +50,8 @@ bool equal(double found, double expected) { return std::abs(found - expected) < 
 
 }  // namespace
 
-TEST_CASE("nothing is logged unless it was asked for, and nothing any more when it was switched off") {
-    Setting s;
+TEST_CASE("nothing is logged before logging is enabled or after it is disabled") {
+    HookedTraining s;
     s.steps(2);
     CHECK(s.model.engine().step_log().empty());
     s.model.engine().log_steps(4);
@@ -62,8 +64,8 @@ TEST_CASE("nothing is logged unless it was asked for, and nothing any more when 
     CHECK_THROWS_AS(s.model.engine().log_steps(-1), ls::InvalidArgument);
 }
 
-TEST_CASE("the last steps are kept, in order, with spans that lie between the calls that made them") {
-    Setting s;
+TEST_CASE("the last steps are kept in order, with spans within the time of their calls") {
+    HookedTraining s;
     s.model.engine().log_steps(3);
     s.steps(4);
     const double before = now();
@@ -79,15 +81,15 @@ TEST_CASE("the last steps are kept, in order, with spans that lie between the ca
         for (const StepSpan& one : steps[i].spans) {
             CHECK(one.begin <= one.end);
             CHECK(!one.collective);
-            // An event's time is known to as little as the host needs to see it.
+            // The accuracy of an event's time is the time until the host sees it.
             if (i > 0) CHECK((one.begin > before - 1 && one.end < after + 1));
         }
     }
     CHECK(ls::split_steps(steps).size() == 2);
 }
 
-TEST_CASE("every stream does one thing after another, and kinds are where they belong") {
-    Setting s;
+TEST_CASE("spans of a stream do not overlap, and each kind is on its stream") {
+    HookedTraining s;
     s.model.engine().log_steps(8);
     s.steps(8);
     std::map<std::string, double> reached;
@@ -108,15 +110,15 @@ TEST_CASE("every stream does one thing after another, and kinds are where they b
                 where->second = {std::min(where->second.first, one.begin), std::max(where->second.second, one.end)};
         }
         CHECK(kinds[SpanKind::input] == 4);    // x and y for two shards
-        CHECK(kinds[SpanKind::forward] >= 4);  // linear and touch, each on two devices
+        CHECK(kinds[SpanKind::forward] >= 4);  // linear and call_hook, each on two devices
         CHECK(kinds[SpanKind::backward] >= 2);
-        CHECK(kinds[SpanKind::communication] >= 2);  // a sum, and the copy of what was updated
+        CHECK(kinds[SpanKind::communication] >= 2);  // a sum, and the copy of the updated values
         CHECK(kinds[SpanKind::update] == 1);
         for (const char* lane : {"cpu:0/compute0", "cpu:1/compute0"}) {
             CHECK(range.at({lane, SpanKind::input}).second <= range.at({lane, SpanKind::forward}).first);
             CHECK(range.at({lane, SpanKind::forward}).second <= range.at({lane, SpanKind::backward}).first);
         }
-        // Per stream in the order of time; a stream's spans of one phase are enqueued in their order.
+        // Per stream in order of time; a stream's spans of one phase are enqueued in order.
         for (const char* lane : {"cpu:0/compute0", "cpu:1/compute0"})
             for (const StepSpan& one : step.spans)
                 if (one.stream == lane) {
@@ -126,15 +128,15 @@ TEST_CASE("every stream does one thing after another, and kinds are where they b
     }
 }
 
-TEST_CASE("the manual step: a step goes from the first forward to the update") {
-    Setting s;
+TEST_CASE("the manual step: a step lasts from the first forward to the update") {
+    HookedTraining s;
     s.model.engine().log_steps(8);
     for (int step = 0; step < 3; ++step) {
         s.sgd.zero_grad();
         for (int part = 0; part <= step; ++part) ls::sum(s.model(s.x)).backward();
         {
             const ls::NoGrad no_grad;
-            (void)s.model(s.x);  // is no part of a step
+            (void)s.model(s.x);  // not a part of a step
         }
         s.sgd.step();
     }
@@ -154,11 +156,11 @@ TEST_CASE("the manual step: a step goes from the first forward to the update") {
     CHECK(ls::split_steps(steps)[0].backward > 0);
 }
 
-TEST_CASE("a device that takes its time in backward is seen there, and the other one waits for it") {
-    Setting s;
+TEST_CASE("a slow device is visible in backward, and the other one waits for it") {
+    HookedTraining s;
     s.steps(2);
     s.model.engine().log_steps(4);
-    test_operations::hook().backward = [](int shard) {
+    kernel_hook().backward = [](int shard) {
         if (shard == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     };
     s.steps(4);
@@ -169,9 +171,9 @@ TEST_CASE("a device that takes its time in backward is seen there, and the other
         const StepSplit& split = splits[i];
         CHECK(split.backward >= 10);  // mean of two streams, one of which sleeps
         CHECK(split.step >= 20);
-        // While the other device sleeps, from the end of its own backward to its next step. A busy machine may hold the
-        // first device up for as long.
-        const StepSpan& sleep = touch_backward(steps[i], "cpu:1/compute0");
+        // While the other device sleeps, from the end of this device's backward to its next step. A busy machine may
+        // delay the first device as long.
+        const StepSpan sleep = call_hook_backward(steps[i], "cpu:1/compute0");
         const double begin = std::max(sleep.begin, end_of_backward(steps[i], "cpu:0/compute0")),
                      end = std::min(sleep.end, begin_of(steps[i + 1]));
         CHECK(sleep.end - sleep.begin >= 20);
@@ -182,7 +184,7 @@ TEST_CASE("a device that takes its time in backward is seen there, and the other
     }
 }
 
-TEST_CASE("one stream: communication is exposed where nothing computes") {
+TEST_CASE("one stream: communication is exposed while nothing computes") {
     const auto step_at = [](std::uint64_t number, double t) {
         LoggedStep step;
         step.number = number;
@@ -193,9 +195,9 @@ TEST_CASE("one stream: communication is exposed where nothing computes") {
             span(SpanKind::update, "u", t + 11.5, t + 13)};
         return step;
     };
-    // The next step begins 15 after this one: 2 ms after the update nobody does anything.
+    // The next step begins 15 after this one: nothing happens in the 2 ms after the update.
     const auto splits = ls::split_steps({step_at(0, 100), step_at(1, 115), step_at(3, 130)});
-    REQUIRE(splits.size() == 1);  // step 2 is missing: nobody knows where step 1 ended
+    REQUIRE(splits.size() == 1);  // step 2 is missing, so the end of step 1 is unknown
     const StepSplit& split = splits[0];
     CHECK(equal(split.step, 15));
     CHECK(equal(split.forward, 3));
@@ -210,7 +212,7 @@ TEST_CASE("one stream: communication is exposed where nothing computes") {
     CHECK(equal(split.rest, 0));
 }
 
-TEST_CASE("waiting in a collective counts as waiting for the slowest until the last rank is there") {
+TEST_CASE("time in a collective counts as waiting for the slowest rank until that rank arrives") {
     LoggedStep step;
     step.spans = {span(SpanKind::forward, "c", 0, 2), span(SpanKind::communication, "x", 2, 5, true),
                   span(SpanKind::backward, "c", 6, 8), span(SpanKind::communication, "x", 7, 9, true)};
@@ -228,7 +230,7 @@ TEST_CASE("waiting in a collective counts as waiting for the slowest until the l
     CHECK(equal(splits[0].overlap, 1));
 }
 
-TEST_CASE("two streams: figures are means over them, and one waits for the other") {
+TEST_CASE("two streams: figures are means over both, and one waits for the other") {
     LoggedStep step;
     step.spans = {span(SpanKind::forward, "a", 0, 2), span(SpanKind::forward, "b", 0, 3),
                   span(SpanKind::backward, "a", 3, 5), span(SpanKind::backward, "b", 3, 6),

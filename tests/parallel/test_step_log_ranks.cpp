@@ -1,4 +1,5 @@
-// What ranks know of each other in the log of steps: who came last to the collectives, and how long others waited.
+// Knowledge of ranks about each other in the log of steps: which arrived last at the collectives, and how long others
+// waited.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,38 +15,38 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
-#include "lockstep/tests/parallel/small_net.h"
-#include "lockstep/tests/parallel/test_operations.h"
-#include "lockstep/tests/patience.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 
 namespace {
 
 struct Touched {
     ls::Linear fc{4, 3};
     LOCKSTEP_MEMBERS(fc)
-    ls::Tensor forward(const ls::Tensor& x) const { return test_operations::touch(fc(x)); }
+    ls::Tensor forward(const ls::Tensor& x) const { return call_hook(fc(x)); }
 };
 
 constexpr int slow_rank = 1, logged_steps = 4;
-/// Two before backward, the sum of the gradients, and what the ranks get of it.
+/// Two before backward, the sum of the gradients, and the distribution of the result.
 constexpr std::size_t collectives_of_a_step = 4, sum_of_gradients = 3;
 constexpr double delay = 50;  // in milliseconds
 
-/// What the ranks tell each other.
+/// Values shared between the ranks.
 struct Board {
     std::atomic<int> waits{0};                      ///< steps in whose collective the other rank has waited
     std::array<double, 2 * logged_steps> waited{};  ///< by step and rank, for the other one
 };
 
-/// Complaints of one of two ranks. The slow one stays in every backward until `delay` after the other one began to
-/// wait.
+/// Errors of one of two ranks. The slow rank stays in every backward until `delay` after the other one began to wait.
 std::vector<std::string> train(int rank, const std::string& store, Board& board) {
     ls::ProcessGroup group({.backend = "shm",
                             .rendezvous = {.init_method = "file://" + store, .rank = rank, .world_size = 2},
-                            .time_limit = ls::testing::no_limit});
+                            .time_limit = ls::test::no_limit});
     ls::DistributedDataParallel model(Touched{}, group, ls::Device::cpu(0));
     ls::SGD sgd(model, {.lr = 0.1});
     const ls::Tensor x = ls::Tensor::from(std::vector<float>(24, 1), {6, 4});
@@ -58,9 +59,10 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
         if (!good) complaints.push_back(what);
     };
     int begun = 0;  // steps
-    test_operations::hook().backward = [&](int shard) {
+    kernel_hook().backward = [&](int shard) {
         if (shard != slow_rank) return;
-        if (!ls::test::comes_true([&] { return board.waits >= begun; })) throw ls::Error("the other rank is away");
+        if (!ls::test::comes_true([&] { return board.waits >= begun; }))
+            throw ls::Error("the other rank does not respond");
         std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(delay));
     };
     ls::Communicator& job = *model.engine().job();
@@ -74,7 +76,7 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
         ++begun;
         model.step(sgd, x, y, ls::mse_loss);
         model.synchronize();
-        require(job.sequence() == before + collectives_of_a_step, "a step has another number of collectives");
+        require(job.sequence() == before + collectives_of_a_step, "the number of collectives in a step is wrong");
     }
     const std::vector<ls::LoggedStep> steps = model.engine().step_log();
     job.set_meanwhile({});
@@ -86,13 +88,13 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
         double& waited = board.waited[2 * i + static_cast<std::size_t>(rank)];
         for (const ls::StepSpan& span : step.spans) {
             if (!span.collective) continue;
-            require(span.kind == ls::SpanKind::communication, span.name + " is no communication");
+            require(span.kind == ls::SpanKind::communication, span.name + " is not communication");
             if (collectives < step.arrivals.size()) {
                 const ls::Arrival& arrival = step.arrivals[collectives];
                 require(arrival.own == span.begin, span.name + " began at another time");
-                require(arrival.last >= arrival.own, "somebody came later than the last one");
-                // Events lie a little before and after what they stand for, and hosts see them a little later.
-                require(span.end > arrival.last - 2, span.name + " ended before all were there");
+                require(arrival.last >= arrival.own, "a rank arrived after the last one");
+                // Events are a little before and after the work that they mark, and hosts see them a little later.
+                require(span.end > arrival.last - 2, span.name + " ended before all ranks arrived");
                 waited += arrival.last - arrival.own;
                 if (collectives + 1 == sum_of_gradients)
                     require(
@@ -106,7 +108,7 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
     }
     group.barrier();  // both have written how long they waited
     for (std::size_t i = 0; i < steps.size(); ++i) {
-        // A busy machine may hold the other one up for longer.
+        // A busy machine may delay the other rank longer.
         const double for_slow = board.waited[2 * i], for_other = board.waited[2 * i + 1];
         require(steps[i].slowest_rank == (for_slow > for_other ? slow_rank : 1 - slow_rank), "another rank was named");
         require(std::abs(steps[i].waited_for_slowest - std::max(for_slow, for_other)) < 1e-6, "another time was named");
@@ -124,10 +126,10 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
 }  // namespace
 
 TEST_CASE("the slowest rank is named, and the others have waited for it") {
-    const ls::testing::Shared<Board> board;
+    const ls::test::Shared<Board> board;
     const auto store = std::filesystem::temp_directory_path() / fmt::format("step-log-{}", ::getpid());
     const auto results = [&] {
-        ls::testing::ForkedRanks ranks(2, [&](int rank) { return train(rank, store.string(), *board); });
+        ls::test::ForkedRanks ranks(2, [&](int rank) { return train(rank, store.string(), *board); });
         return ranks.finish();
     }();
     std::filesystem::remove(store);

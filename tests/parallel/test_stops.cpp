@@ -1,4 +1,4 @@
-// Training that ends before its end, by a signal or by the callback; and asking for a loss without waiting.
+// Training that is stopped early, by a signal or by the callback; and polling a loss without waiting.
 #include <sys/wait.h>
 
 #include <csignal>
@@ -9,23 +9,25 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/training_loop.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/runner.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/signal_record.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/stopped_training.h"
-#include "lockstep/tests/patience.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/datasets.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
-using namespace stopped_training;
+using namespace lockstep::test;
 
 namespace {
 
-/// In a process of its own: how it ended, as a shell has it.
+/// Exit status of `body` in a separate process, in the shell's form.
 int status_of(const std::function<void()>& body) {
     const pid_t child = ::fork();
     if (child < 0) throw std::runtime_error("fork failed");
@@ -39,13 +41,14 @@ int status_of(const std::function<void()>& body) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// Longer than signals count as one.
-void wait_for_next_wish() { std::this_thread::sleep_for(StopSignals::one_wish + std::chrono::milliseconds(50)); }
+/// Sleeps for longer than the window in which signals count as one.
+void wait_for_next_wish() { std::this_thread::sleep_for(StopSignals::coalesce_window + std::chrono::milliseconds(50)); }
 
 }  // namespace
 
-TEST_CASE("signals that come within one_wish are one; a later one ends the process; advance warnings do not count") {
-    constexpr std::chrono::milliseconds begin(7), wish = StopSignals::one_wish, tick(1);
+TEST_CASE(
+    "signals within coalesce_window count as one, later ones end the process, and advance warnings do not count") {
+    constexpr std::chrono::milliseconds begin(7), wish = StopSignals::coalesce_window, tick(1);
     for (const int signal : {SIGINT, SIGTERM}) {
         SignalRecord record;
         CHECK(record.first() == 0);
@@ -104,7 +107,7 @@ TEST_CASE("advance warnings are repeated, and the first SIGTERM after them does 
     }
 }
 
-TEST_CASE("the first signal is kept, one that comes later ends the process as if nobody had kept any") {
+TEST_CASE("the first signal is recorded, and a later one ends the process as without a handler") {
     for (const int signal : {SIGINT, SIGTERM}) {
         CHECK(status_of([&] {
                   const StopSignals stop;
@@ -122,7 +125,7 @@ TEST_CASE("the first signal is kept, one that comes later ends the process as if
     }
 }
 
-TEST_CASE("after StopSignals signals do what they did; ignored ones stay ignored; there is one at a time") {
+TEST_CASE("StopSignals restores handlers, leaves ignored signals ignored, and exists once at a time") {
     CHECK(status_of([] {
               { const StopSignals stop; }
               ::raise(SIGINT);
@@ -147,110 +150,98 @@ TEST_CASE("after StopSignals signals do what they did; ignored ones stay ignored
               } catch (const InvalidArgument&) {
                   ::raise(SIGUSR1);
               }
-          }) == 128 + SIGUSR1);  // nothing remains of it
+          }) == 128 + SIGUSR1);  // its file is removed
     const StopSignals stop({SIGUSR2});
     CHECK_THROWS_AS(StopSignals(), InvalidArgument);
 }
 
-TEST_CASE("a callback that returns false ends the training; one that returns nothing doesn't") {
-    DataParallel model(Net{}, {Device::cpu(0)});
+TEST_CASE("a hook ends training some steps later") {
+    DataParallel model(HookedInput{}, {Device::cpu(0)});
     SGD sgd(model, {.lr = 0.01});
-    Loader loader(model, rows(200), {.batch_size = 4});
+    Loader loader(model, fixed_rows(200), {.batch_size = 4});
     std::int64_t heard = 0;
-    Trainer trainer(model, sgd, loader, mse_loss, [&](const StepReport& step) {
-        heard = step.step + 1;
-        return step.step < 9;
-    });
-    const std::int64_t next = trainer.run(0);
-    CHECK(trainer.stopped() == 0);
-    CHECK(next == trainer.steps());
-    CHECK(next >= 10);
-    CHECK(next <= 14);  // a few were under way
-    CHECK(heard == next);
-    CHECK(trainer.run(1, 0, next + 1) == 1);  // the callback is asked anew
-    CHECK(trainer.stopped() == 0);
-
-    Trainer other(model, sgd, loader, mse_loss, [&](const StepReport&) { ++heard; });
-    CHECK(other.run(0) == 50);
-    CHECK_FALSE(other.stopped());
-    Trainer silent(model, sgd, loader, mse_loss);
-    CHECK(silent.run(0) == 50);
-    using Function = std::function<void(const StepReport&)>;
-    for (const Function& function : {Function(), Function([&](const StepReport&) { ++heard; })}) {
-        Trainer by_function(model, sgd, loader, mse_loss, function);
-        CHECK(by_function.run(0) == 50);
-    }
-    Trainer at_the_end(model, sgd, loader, mse_loss, [](const StepReport& step) { return step.step < 49; });
-    CHECK(at_the_end.run(0) == 50);
-    CHECK(at_the_end.stopped() == 0);
+    const auto train = [&](std::int64_t last) {
+        Runner runner(model, sgd, loader, mse_loss, {.epochs = 1});
+        runner.add(AfterStep([&, last](Runner& run, const StepReport& step) {
+            heard = step.step + 1;
+            if (step.step >= last) run.end();
+        }));
+        runner.run();
+        CHECK(heard == static_cast<std::int64_t>(runner.state().steps));
+        return runner.stopped();
+    };
+    CHECK(train(9) == 0);
+    CHECK(heard >= 10);
+    CHECK(heard <= 14);  // a few were in flight
+    CHECK_FALSE(train(1000));
+    CHECK(heard == 50);
+    CHECK(train(49) == 0);  // the last step
+    CHECK(heard == 50);
 }
 
-TEST_CASE("a signal ends the training of one process before its next step") {
-    DataParallel model(Net{}, {Device::cpu(0)});
+TEST_CASE("a signal ends training of one process before its next step") {
+    DataParallel model(HookedInput{}, {Device::cpu(0)});
     SGD sgd(model, {.lr = 0.01});
-    Loader loader(model, rows(200), {.batch_size = 4});
+    Loader loader(model, fixed_rows(200), {.batch_size = 4});
     const StopSignals stop;
-    Trainer trainer(model, sgd, loader, mse_loss, [&](const StepReport& step) {
+    Runner runner(model, sgd, loader, mse_loss, {.epochs = 1});
+    runner.add(AfterStep([](Runner&, const StepReport& step) {
         if (step.step == 5) ::raise(SIGTERM);
-    });
-    trainer.stop_on(stop);
-    const std::int64_t next = trainer.run(0);
-    CHECK(trainer.stopped() == SIGTERM);
-    CHECK(next >= 6);
-    CHECK(next <= 10);
+    }));
+    runner.stop_on(stop);
+    runner.run();
+    CHECK(runner.stopped() == SIGTERM);
+    CHECK(runner.state().batch >= 6);
+    CHECK(runner.state().batch <= 10);
     int steps = 0;
     for (auto& [x, y] : loader.epoch(1)) {
-        if (model.stops(stop)) break;
+        if (model.should_stop(stop)) break;
         model.step(sgd, x, y, mse_loss);
         ++steps;
     }
     CHECK(steps == 0);
 }
 
-TEST_CASE("the run of docs/checkpoints.md goes on where it was stopped, with the same bits") {
+TEST_CASE("the run of docs/checkpoints.md resumes with the same bits") {
     const test::TemporaryDirectory directory;
     const auto run_to_the_end = [](const std::filesystem::path& file, std::uint64_t epochs, std::int64_t stop_at) {
         manual_seed(1);
-        DataParallel model(Net{}, {Device::cpu(0)}, {.shards = 2, .seed = 1});
+        DataParallel model(HookedInput{}, {Device::cpu(0)}, {.shards = 2, .seed = 1});
         SGD sgd(model, {.lr = 0.01, .momentum = 0.9});
-        Loader train(model, rows(40), {.batch_size = 4, .shuffle = true, .seed = 1});
+        Loader train(model, fixed_rows(40), {.batch_size = 4, .shuffle = true, .seed = 1});
         RunState run{.batch_size = 4, .seed = 1};
         if (std::filesystem::exists(file)) run = load_checkpoint(model, sgd, file).value_or(run);
         const StopSignals signals;
-        Trainer trainer(model, sgd, train, mse_loss, [&](const StepReport& step) {
-            if (step.step == stop_at) ::raise(SIGINT);
-        });
-        trainer.set_steps(static_cast<std::int64_t>(run.steps));
-        trainer.stop_on(signals);
-        while (run.epoch < epochs && !trainer.stopped()) {
-            run.batch = trainer.run(run.epoch, run.batch);
-            if (run.batch == train.batches()) {
-                ++run.epoch;
-                run.batch = 0;
+        for (; run.epoch < epochs; ++run.epoch, run.batch = 0) {
+            for (auto& [x, y] : train.epoch(run.epoch, run.batch)) {
+                if (static_cast<std::int64_t>(run.steps) == stop_at) ::raise(SIGINT);
+                if (model.should_stop(signals)) break;
+                model.step(sgd, x, y, mse_loss);
+                ++run.steps;
+                ++run.batch;
             }
-            run.steps = static_cast<std::uint64_t>(trainer.steps());
-            run.fields["best accuracy"] = std::to_string(run.epoch);
-            save_checkpoint(model, sgd, run, file);
+            if (run.batch < train.batches()) break;
         }
+        run.fields["best accuracy"] = std::to_string(run.epoch);
+        save_checkpoint(model, sgd, run, file);
         return run.steps;
     };
     CHECK(run_to_the_end(directory / "whole", 5, -1) == 50);
     const std::uint64_t stopped = run_to_the_end(directory / "part", 5, 23);
-    CHECK(stopped >= 24);
-    CHECK(stopped <= 28);
+    CHECK(stopped == 23);
     CHECK(run_to_the_end(directory / "part", 5, -1) == 50);
     CHECK(test::get_bytes(directory / "part") == test::get_bytes(directory / "whole"));
     CHECK(test::get_bytes(directory / "part.resume") == test::get_bytes(directory / "whole.resume"));
 }
 
-TEST_CASE("a loss says whether it is there") {
-    if (serial()) return;  // every step is done when the call returns
-    DataParallel model(Net{}, {Device::cpu(0)});
+TEST_CASE("a loss reports whether it is ready") {
+    if (serial()) return;  // every step is complete when the call returns
+    DataParallel model(HookedInput{}, {Device::cpu(0)});
     SGD sgd(model, {.lr = 0.01});
     const Tensor x = Tensor::full({4, 3}, 1), y = Tensor::zeros({4, 2});
     static_cast<void>(model.step(sgd, x, y, mse_loss).item());
-    test_operations::Gate gate;
-    test_operations::hook().forward = [&](int) { gate.pass(); };
+    Gate gate;
+    kernel_hook().forward = [&](int) { gate.pass(); };
     const StepLoss held = model.step(sgd, x, y, mse_loss);
     for (int i = 0; i < 20; ++i) {
         CHECK_FALSE(held.ready());
@@ -258,7 +249,7 @@ TEST_CASE("a loss says whether it is there") {
     }
     gate.open();
     CHECK(test::comes_true([&] { return held.ready(); }));
-    test_operations::hook().forward = [](int) {};
+    kernel_hook().forward = [](int) {};
     CHECK(held.item() > 0);
     CHECK(held.ready());
 

@@ -1,20 +1,21 @@
-// Training of several processes that ends before its end: whoever wants it, all of them stop at one step.
+// Training of several processes that is stopped early: whichever rank requests it, all stop at the same step.
 #include <csignal>
 #include <random>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/training_loop.h"
+#include "lockstep/parallel/runner.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/ddp_ranks.h"
-#include "lockstep/tests/parallel/stopped_training.h"
+#include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/datasets.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
-using namespace stopped_training;
-using lockstep::test::number_from;
+using namespace lockstep::test;
 
-TEST_CASE("whichever rank is stopped, whenever, all end before the same step, and soon") {
+TEST_CASE("if any rank is stopped at any time, all end soon, before the same step") {
     const unsigned seed = static_cast<unsigned>(number_from("LOCKSTEP_STOP_SEED", 1));
     std::mt19937 random(seed);
     const int trials = number_from("LOCKSTEP_STOP_TRIALS", 8);
@@ -25,39 +26,40 @@ TEST_CASE("whichever rank is stopped, whenever, all end before the same step, an
         const bool callback = random() % 2 == 0;
         CAPTURE(trial, size, first, at, second_at, callback);
         CHECK(on_ranks(size, [&](ProcessGroup& group) {
-                  DistributedDataParallel model(Net{}, group);
+                  DistributedDataParallel model(HookedInput{}, group);
                   SGD sgd(model, {.lr = 0.01});
-                  Loader loader(model, rows(400), {.batch_size = 8});
+                  Loader loader(model, fixed_rows(400), {.batch_size = 8});
                   const StopSignals stop;
                   std::int64_t made = 0;
-                  Trainer trainer(model, sgd, loader, mse_loss, [&](const StepReport& step) {
+                  Runner runner(model, sgd, loader, mse_loss, {.epochs = 1});
+                  runner.add(AfterStep([&](Runner& run, const StepReport& step) {
                       made = step.step + 1;
                       const bool now = group.rank() == first && step.step >= at;
                       if (now && !callback) ::raise(SIGINT);
-                      // Another rank may want it as well, at another step.
+                      // Another rank may request it as well, at another step.
                       if (group.rank() == (first + 1) % size && step.step == second_at) ::raise(SIGTERM);
-                      return !(now && callback);
-                  });
-                  trainer.stop_on(stop);
-                  const std::int64_t next = trainer.run(0);
-                  const std::int64_t wanted = std::min(at, second_at);
-                  expect(trainer.stopped().has_value(), "nobody stopped");
+                      if (now && callback) run.end();
+                  }));
+                  runner.stop_on(stop);
+                  runner.run();
+                  const std::int64_t next = runner.state().batch, wanted = std::min(at, second_at);
+                  expect(runner.stopped().has_value(), "the run was not stopped");
                   expect(next == made, "steps were lost");
                   expect(next > wanted && next <= wanted + 9, fmt::format("stopped after {} steps, {}", next, wanted));
                   const auto same = [&](std::int64_t value, const char* what) {
                       const std::int64_t sum = model.engine().sum_over_ranks(value);
-                      expect(sum == value * group.size(), fmt::format("{} {} is not that of all", what, value));
+                      expect(sum == value * group.size(), fmt::format("{} {} differs between ranks", what, value));
                   };
                   same(next, "the number of steps");
-                  same(*trainer.stopped(), "the reason");
+                  same(*runner.stopped(), "the reason");
                   model.engine().verify_replicas();
               }) == "");
     }
 }
 
-TEST_CASE("ranks that read losses at different times, or go on after a stop, agree all the same") {
+TEST_CASE("ranks that read losses at different times, or continue after a stop, agree") {
     CHECK(on_ranks(3, [](ProcessGroup& group) {
-              DistributedDataParallel model(Net{}, group);
+              DistributedDataParallel model(HookedInput{}, group);
               SGD sgd(model, {.lr = 0.01});
               const Tensor x = Tensor::full({6, 3}, 1), y = Tensor::zeros({6, 2});
               std::mt19937 random(static_cast<unsigned>(group.rank()));
@@ -65,21 +67,21 @@ TEST_CASE("ranks that read losses at different times, or go on after a stop, agr
                   const int wanted = 3 + round % 5;
                   int steps = 0;
                   std::optional<int> why;
-                  while (!(why = model.engine().stop_before_step(group.rank() == round % 3 && steps >= wanted
-                                                                     ? std::optional<int>(round)
-                                                                     : std::nullopt))) {
+                  while (!(why = model.engine().poll_stop(group.rank() == round % 3 && steps >= wanted
+                                                              ? std::optional<int>(round)
+                                                              : std::nullopt))) {
                       const StepLoss loss = model.step(sgd, x, y, mse_loss);
-                      if (random() % 2 == 0) static_cast<void>(loss.item());  // knows more than the others, sooner
-                      if (++steps > 100) throw Error("nobody stops");
+                      if (random() % 2 == 0) static_cast<void>(loss.item());  // reads earlier than other ranks
+                      if (++steps > 100) throw Error("no rank stops");
                   }
                   const auto all = model.engine().sum_over_ranks(steps);
                   expect(all == 3 * steps, fmt::format("round {}: {} steps here, {} in all", round, steps, all));
                   expect(why == round, "another reason");
                   expect(steps <= wanted + 4, fmt::format("{} steps, {} wanted", steps, wanted));
               }
-              expect(!model.engine().agree_on_stop(std::nullopt), "a stop that nobody wants");
-              expect(model.engine().agree_on_stop(group.rank() == 1 ? std::optional<int>(15) : std::nullopt) == 15,
+              expect(!model.engine().sync_stop(std::nullopt), "a stop without a request");
+              expect(model.engine().sync_stop(group.rank() == 1 ? std::optional<int>(15) : std::nullopt) == 15,
                      "a stop between steps");
-              expect(!model.engine().agree_on_stop(std::nullopt), "a stop that was over");
+              expect(!model.engine().sync_stop(std::nullopt), "a stop that had ended");
           }) == "");
 }

@@ -9,10 +9,11 @@
 #include "lockstep/parallel/functions.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -34,16 +35,16 @@ Floats scaled(float factor, float first) {
     return values;
 }
 
-/// What a model takes: whole tensors, or those of a loader.
+/// Inputs of a model: whole tensors, or those of a loader.
 template <class T = Tensor>
 struct Frames {
     T left, right;
     double gain = 1;
-    std::string note;  // not listed: does not get to forward
+    std::string note;  // not listed: not passed to forward
     LOCKSTEP_MEMBERS(left, right, gain)
 };
 
-/// Of sharded tensors, for which there is no like struct of tensors.
+/// A struct of sharded tensors, which has no corresponding struct of tensors.
 struct Fixed {
     ShardedTensor x;
     LOCKSTEP_MEMBERS(x)
@@ -76,7 +77,7 @@ struct Net {
     }
 };
 
-/// The loss sees the struct itself, and a struct of targets.
+/// The loss gets the struct itself, and a struct of targets.
 struct Wanted {
     Tensor sum;
     LOCKSTEP_MEMBERS(sum)
@@ -98,7 +99,7 @@ void check(const Answer& answer, float gain) {
 
 }  // namespace
 
-TEST_CASE("structs come back gathered, and what they list besides tensors chooses the program") {
+TEST_CASE("structs are returned gathered, and their members other than tensors are part of the program's key") {
     DataParallel model(Net{}, test::cpu_devices(3));
     const Answer answer = model(Frames<>{counted(10), counted(20), 1, "unheard "});
     check(answer, 1);
@@ -113,7 +114,7 @@ TEST_CASE("structs come back gathered, and what they list besides tensors choose
     CHECK(model->scale->grad().to_vector<float>() == Floats{expected});
 }
 
-TEST_CASE("a struct of sharded tensors is one of tensors inside forward") {
+TEST_CASE("a struct of sharded tensors is a struct of tensors inside forward") {
     DataParallel model(Net{}, test::cpu_devices(2));
     const BatchCut cut = cut_batch(rows, 2);
     const auto sharded = [&](const Tensor& whole) {
@@ -124,7 +125,7 @@ TEST_CASE("a struct of sharded tensors is one of tensors inside forward") {
     check(model(std::vector<Frames<>>{{counted(10), counted(20), 1, ""}}[0]), 1);
 }
 
-TEST_CASE("a step takes structs as input and as target, and the loss sees the struct that forward returns") {
+TEST_CASE("a step accepts structs as input and target, and the loss receives the struct that forward returns") {
     DataParallel model(Net{}, test::cpu_devices(3));
     SGD sgd(model, {.lr = 0.001});
     double loss = 0, gradient = 0;
@@ -138,7 +139,7 @@ TEST_CASE("a step takes structs as input and as target, and the loss sees the st
     CHECK(model->scale->detach().to_vector<float>()[0] == Approx(1 - 0.001 * gradient).epsilon(1e-5));
 }
 
-TEST_CASE("scatter and gather take structs apart and say where they differ") {
+TEST_CASE("scatter and gather take structs apart and report differences") {
     const std::vector<Frames<>> parts = scatter(Frames<>{counted(10), counted(20), 2, ""}, test::cpu_devices(3));
     REQUIRE(parts.size() == 3);
     CHECK(parts[2].left.to_vector<float>() == Floats{16});
@@ -154,7 +155,7 @@ TEST_CASE("scatter and gather take structs apart and say where they differ") {
           "structure from all replicas");
 }
 
-TEST_CASE("what holds no tensors may be of any kind that can be told apart") {
+TEST_CASE("members without tensors may have any comparable type") {
     struct Plain {
         int a = 1;
         float b = 2;
@@ -167,5 +168,5 @@ TEST_CASE("what holds no tensors may be of any kind that can be told apart") {
     };
     CHECK_FALSE(structure::walkable<Hidden>);
     CHECK_FALSE(structure::walkable<std::vector<std::optional<Hidden>>>);
-    CHECK_FALSE(structure::walkable<Fixed>);  // forward could not take it
+    CHECK_FALSE(structure::walkable<Fixed>);  // forward could not accept it
 }

@@ -1,14 +1,17 @@
-// Sums over shards in the middle of forward, with gradients: 8 shards on 1, 2, 3 and 8 devices against the whole batch.
+// Sums over shards in the middle of forward, with gradients: 8 shards on 1, 2, 3 and 8 devices compared with the whole
+// batch.
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 namespace reference = ls::reference;
 
 namespace {
 
-/// Subtracts the mean of the whole batch between two layers: rows interact.
+/// Subtracts the mean of the whole batch between two layers, so that rows interact.
 struct Centred {
     ls::Linear first{4, 6}, second{6, 3};
     LOCKSTEP_MEMBERS(first, second)
@@ -60,7 +63,7 @@ Whole whole_batch(const std::vector<Array>& p, const Array& x, const Array& y) {
 
 }  // namespace
 
-TEST_CASE("a sum over 8 shards in forward, with its gradient, is that of the whole batch on any number of devices") {
+TEST_CASE("a sum over 8 shards in forward is that of the batch on any number of devices, with its gradient") {
     ls::manual_seed(31);
     Centred net;
     for (const std::int64_t rows : {16, 20, 15, 5, 1}) {
@@ -69,17 +72,17 @@ TEST_CASE("a sum over 8 shards in forward, with its gradient, is that of the who
         std::vector<std::vector<Array>> after;
         for (const int k : {1, 2, 3, 8}) {
             INFO(rows << " rows on " << k << " devices");
-            constexpr double rate = 1 << 30;  // the parameters' own digits do not count in the difference
-            ls::DataParallel<Centred> model(net, devices(k), {.shards = 8});
+            constexpr double rate = 1 << 30;  // the parameters' own digits do not matter in the difference
+            ls::DataParallel<Centred> model(net, cpu_devices(k), {.shards = 8});
             ls::SGD sgd(model, {.lr = rate});
             CHECK(model.step(sgd, x, y, ls::mse_loss).item() == Approx(expected.loss).epsilon(1e-5));
             after.push_back(parameters_of(*model));
-            if (rows > 1)  // of one row the mean is the row itself, and only the last bias has a gradient
+            if (rows > 1)  // the mean of one row is the row itself, and only the last bias has a gradient
                 CHECK(relative_error(difference(parameters_of(net), after.back(), 1 / rate), expected.gradients) <
                       2e-6);
-            CHECK(relative_error(after.back(), after.front()) == 0);  // to the bit
+            CHECK(relative_error(after.back(), after.front()) == 0);  // bit-identical
 
-            ls::DataParallel<Centred> longer(net, devices(k), {.shards = 8});
+            ls::DataParallel<Centred> longer(net, cpu_devices(k), {.shards = 8});
             const ls::Tensor leaf = x.clone().requires_grad_();
             ls::mse_loss(longer(leaf), y.to(ls::Device::cpu(0))).backward();
             CHECK(relative_error(gradients_of(*longer), expected.gradients) < 2e-6);

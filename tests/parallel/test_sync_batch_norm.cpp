@@ -1,12 +1,12 @@
-// Batch normalisation with the statistics of the whole batch: on several shards it does what BatchNorm2d does to the
-// batch in one piece.
+// Batch normalization with the statistics of the whole batch: on several shards it computes the same as BatchNorm2d on
+// the batch in one piece.
 #include <cmath>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
 
 using namespace lockstep;
 
@@ -44,7 +44,7 @@ void check_close(const std::vector<float>& found, const std::vector<float>& expe
 
 }  // namespace
 
-TEST_CASE("SyncBatchNorm on shards is BatchNorm2d on the whole batch") {
+TEST_CASE("SyncBatchNorm on shards is equivalent to BatchNorm2d on the whole batch") {
     manual_seed(3);
     for (const std::int64_t rows : {8, 7, 3}) {
         const Tensor values = Tensor::randn({rows, 3, 4, 5}) * 2.0 + 1.0;
@@ -67,7 +67,7 @@ TEST_CASE("SyncBatchNorm on shards is BatchNorm2d on the whole batch") {
     }
 }
 
-TEST_CASE("shards of one value per channel are normalised together; convert_sync_batchnorm keeps what is there") {
+TEST_CASE("shards with one value per channel are normalised together, and convert_sync_batchnorm keeps all state") {
     const Tensor values = Tensor::from<float>({1, 2, 3, 6}, {4, 1, 1, 1});
     Net net{BatchNorm2d(1)};
     net.norm.running_mean->tensor().fill_(5);

@@ -1,5 +1,5 @@
-// One host thread drives all devices: models and losses are called on it alone, and steps start no threads. Those that
-// serve the devices end when nobody needs them.
+// One host thread drives all devices: models and losses are called only on it, and steps start no threads. The threads
+// that serve the devices end when they are no longer needed.
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -16,9 +16,9 @@
 #include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/networks.h"
-#include "lockstep/tests/patience.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
 
@@ -40,10 +40,10 @@ std::ptrdiff_t process_threads() {
     return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
 }
 
-/// The system takes a moment to clear away threads that have ended.
+/// The system takes a moment to remove threads that have ended.
 bool soon(const std::function<bool()>& holds) { return test::comes_true(holds); }
 
-/// A model and what belongs to it.
+/// A model with its optimizer.
 struct Trained {
     struct Rows {
         std::int64_t size() const { return 12; }
@@ -61,10 +61,10 @@ struct Trained {
 
 }  // namespace
 
-TEST_CASE("no thread is started by steps, and none beyond a stream's worker by anything") {
+TEST_CASE("steps start no thread, and only the worker of a stream is ever started") {
     constexpr int devices = 8;
     const test::Images images(64);
-    // This one, and what a sanitizer runs for itself as soon as a program has threads: a stream has one with its work.
+    // This thread, and a sanitizer's own once a program has threads. A stream has one while it has work.
     (void)Tensor::zeros({1}).to(Device::cpu(0)).item();
     const std::ptrdiff_t others = process_threads() - cpu_worker_count();
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
@@ -89,8 +89,7 @@ TEST_CASE("no thread is started by steps, and none beyond a stream's worker by a
         CHECK(cpu_worker_count() == workers);
         CHECK(process_threads() == threads);
 
-        // A device's streams: the compute streams of its lanes, one to reduce, one to commit, none for anything
-        // else.
+        // A device's streams: the compute streams of its lanes, one to reduce, one to commit, and no others.
         const int lanes = static_cast<int>(place_shards(test::cpu_devices(devices), {0, devices}, 1).size());
         CHECK(workers <= lanes + 2 * devices);
         CHECK(process_threads() == workers + others);
@@ -98,9 +97,9 @@ TEST_CASE("no thread is started by steps, and none beyond a stream's worker by a
     CHECK(callers == std::set<std::thread::id>{std::this_thread::get_id()});
 }
 
-TEST_CASE("threads end with the last model, and come back with the next one") {
+TEST_CASE("threads end with the last model, and start again with the next one") {
     const test::Images images(20);
-    // What stays in any case: this thread, a sanitizer's, those that OpenMP keeps for work of this thread.
+    // Threads that always remain: this one, a sanitizer's, those of OpenMP for this thread's work.
     std::make_unique<Trained>()->step(images);
     REQUIRE(cpu_worker_count() == 0);
     std::ptrdiff_t others = 0;
@@ -122,7 +121,7 @@ TEST_CASE("threads end with the last model, and come back with the next one") {
     }
 }
 
-TEST_CASE("threads of tensors without a model stay while they work, end soon after, and come back") {
+TEST_CASE("threads of tensors without a model exist during work, end soon after, and start again") {
     const Tensor kept = Tensor::full({3}, 2, DType::f32, Device::cpu(0));
     CHECK((kept * 2.0).to_vector<float>() == std::vector<float>(3, 4.f));
     const int workers = cpu_worker_count();
@@ -130,7 +129,9 @@ TEST_CASE("threads of tensors without a model stay while they work, end soon aft
     std::set<std::thread::id> servers;
     for (int i = 0; i < 100; ++i) {
         CHECK(Tensor::full({3}, i, DType::f32, Device::cpu(0)).to_vector<float>()[1] == static_cast<float>(i));
-        Stream::of(Device::cpu(0)).run("who", {}, [&](const Launch&) { servers.insert(std::this_thread::get_id()); });
+        Stream::of(Device::cpu(0)).run("who", {}, [&](const ExecContext&) {
+            servers.insert(std::this_thread::get_id());
+        });
         Stream::of(Device::cpu(0)).synchronize();
     }
     CHECK(servers.size() == 1);  // not one per call

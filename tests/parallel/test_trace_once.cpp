@@ -1,13 +1,13 @@
-// `forward` is traced once for every program that a run needs, however long it is, and called again at the repeats that
-// look for changed host state: 1, 2, 3, 10, 100, ... (test_frozen_state.cpp).
+// `forward` is traced once for every program of a run, however long the run is, and called again at the repeats that
+// check for changed host state: 1, 2, 3, 10, 100, ... (test_frozen_state.cpp).
 #include <atomic>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/eight_devices.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
 
@@ -42,7 +42,7 @@ struct CountedTraining {
             model.forward(images.batch(first, std::min<std::int64_t>(first + 100, 404)));
         model.train();
     }
-    /// How often `forward` was traced. Each of those programs may have looked at it three times more, for few repeats.
+    /// Number of traces of `forward`. With few repeats each of those programs may have been checked three more times.
     int traces() {
         const auto traces = static_cast<int>(model.engine().traces());
         CHECK(forwards >= traces);
@@ -56,7 +56,7 @@ struct CountedTraining {
 
 }  // namespace
 
-TEST_CASE("several epochs with evaluation: one trace of forward for every shape and mode") {
+TEST_CASE("several epochs with evaluation: one trace of forward per shape and mode") {
     EngineOptions fixed;
     fixed.shards = 8;
     for (const EngineOptions& options : {EngineOptions{}, fixed}) {
@@ -64,17 +64,17 @@ TEST_CASE("several epochs with evaluation: one trace of forward for every shape 
         for (int epoch = 0; epoch < 3; ++epoch) {
             training.epoch();
             training.evaluate();
-            training.sgd.set_lr(0.01 / (epoch + 2));  // lies in device memory: no new program
+            training.sgd.set_lr(0.01 / (epoch + 2));  // in device memory: no new program
         }
-        // 4 shards: 64 rows in 16s, 20 in 5s, evaluation of 100 in 25s and of 4 in ones. 8 shards: 8s, 3s and a 2;
-        // 13s and a 9, ones.
+        // 4 shards: 64 rows in 16s, 20 in 5s, evaluation of 100 in 25s and of 4 in ones. 8 shards: 8s, 3s and a 2; 13s
+        // and a 9, ones.
         const int programs = options.shards == 8 ? 6 : 4;
         CHECK(training.traces() == programs);
         training.model.synchronize();
     }
 }
 
-TEST_CASE("what belongs to a program's key traces forward again, once") {
+TEST_CASE("a change in a program's key traces forward again, once") {
     CountedTraining training;
     const auto expect = [&](int calls) {
         training.epoch();
@@ -98,7 +98,7 @@ TEST_CASE("what belongs to a program's key traces forward again, once") {
         training.model.forward(training.images.batch(64, 128));
     }
     CHECK(training.traces() == 9);
-    training.model.forward(training.images.batch(0, 64));  // and one with
+    training.model.forward(training.images.batch(0, 64));  // and one with gradients
     CHECK(training.traces() == 10);
     expect(10);
     training.model.synchronize();

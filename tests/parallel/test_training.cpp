@@ -1,13 +1,16 @@
-// What a step does to the parameters on several devices: settings, groups, frozen, unused and tied parameters,
+// Effect of a step on the parameters on several devices: settings, groups, frozen, unused and tied parameters,
 // constants.
 #include <map>
 #include <string>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/nets.h"
 
-using namespace small_net;
+namespace ls = lockstep;
+using namespace lockstep::test;
 namespace reference = ls::reference;
 
 namespace {
@@ -76,7 +79,7 @@ TEST_CASE("momentum, dampening, Nesterov, decay and maximize follow PyTorch's ru
             const ls::Tensor x = ls::Tensor::randn({11, 4}), y = ls::Tensor::randn({11, 3});
             std::vector<Array> expected = parameters_of(net);
             DoubleSgd reference{options};
-            ls::DataParallel<Regression> model(net, devices(3), {.reduction = mode});
+            ls::DataParallel<Regression> model(net, cpu_devices(3), {.reduction = mode});
             ls::SGD sgd(model, options);
             for (int step = 0; step < 6; ++step) {
                 if (step == 3) {  // a changed learning rate takes effect with the next step
@@ -93,13 +96,13 @@ TEST_CASE("momentum, dampening, Nesterov, decay and maximize follow PyTorch's ru
         }
 }
 
-TEST_CASE("parameter groups have their own settings") {
+TEST_CASE("parameter groups have separate settings") {
     ls::manual_seed(12);
     Regression net;
     const ls::Tensor x = ls::Tensor::randn({8, 4}), y = ls::Tensor::randn({8, 3});
     std::vector<Array> expected = parameters_of(net);
     DoubleSgd weights{{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}}, biases{{.lr = 0.02}};
-    ls::DataParallel<Regression> model(net, devices(4));
+    ls::DataParallel<Regression> model(net, cpu_devices(4));
     ls::SGD sgd(model, weights.options);
     CHECK(sgd.add_group({"fc.bias"}, biases.options) == 1);
     for (int step = 0; step < 5; ++step) {
@@ -111,14 +114,14 @@ TEST_CASE("parameter groups have their own settings") {
     CHECK(relative_error(parameters_of(*model), expected) < 1e-6);
 }
 
-TEST_CASE("frozen parameters are left alone: no update, no decay, no momentum") {
+TEST_CASE("frozen parameters are unchanged: no update, no decay, no momentum") {
     ls::manual_seed(13);
-    Net net;
-    const Batch batch = make_batch(9);
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(9);
     for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
-        ls::DataParallel<Net> model(net, devices(3), {.reduction = mode});
+        ls::DataParallel<ConvNet> model(net, cpu_devices(3), {.reduction = mode});
         ls::SGD sgd(model, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
-        train(model, sgd, batch.images, batch.labels, ls::nll_loss, 2);  // momentum is there
+        train(model, sgd, batch.images, batch.labels, ls::nll_loss, 2);  // the momentum exists
         model->fc1.weight->requires_grad_(false);
         model->conv.bias->tensor().requires_grad_(false);
         const auto fc1 = values(model->fc1.weight), conv = values(*model->conv.bias), fc2 = values(model->fc2.weight);
@@ -141,7 +144,7 @@ TEST_CASE("frozen parameters are left alone: no update, no decay, no momentum") 
 }
 
 namespace {
-/// Uses one of two layers, as it is told.
+/// Uses one of two layers, selected by a member.
 struct Choice {
     ls::Linear first{4, 3}, second{4, 3};
     LOCKSTEP_MEMBERS(first, second)
@@ -149,16 +152,16 @@ struct Choice {
 };
 }  // namespace
 
-TEST_CASE("parameters that no shard gave a gradient are left alone") {
+TEST_CASE("parameters without a gradient from any shard are unchanged") {
     ls::manual_seed(14);
     const ls::Tensor x = ls::Tensor::randn({7, 4}), y = ls::Tensor::randn({7, 3});
     for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
         Choice net;
         std::vector<Array> expected = parameters_of(net);
         DoubleSgd reference{{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}};
-        ls::DataParallel<Choice> model(net, devices(3), {.reduction = mode});
+        ls::DataParallel<Choice> model(net, cpu_devices(3), {.reduction = mode});
         ls::SGD sgd(model, reference.options);
-        // `second` keeps its momentum over the steps that do not use it, and gets its first one late.
+        // `second` retains its momentum during steps that do not use it, and gets its first one late.
         for (const bool use_first : {true, true, false, true, false, false}) {
             model.step(sgd, std::tuple(x, use_first), y, ls::mse_loss);
             const std::size_t at = use_first ? 0 : 2;
@@ -187,13 +190,13 @@ struct Tied {
 };
 }  // namespace
 
-TEST_CASE("tied parameters are one: gradients of both uses add up, copies stay tied") {
+TEST_CASE("tied parameters are one: gradients of both uses add up, and copies stay tied") {
     ls::manual_seed(15);
     Tied net;
     const ls::Tensor x = ls::Tensor::randn({9, 4}), y = ls::Tensor::randn({9, 4});
     Array w = array_of(net.in.weight);
     const Array none({4});
-    ls::DataParallel<Tied> model(net, devices(3));
+    ls::DataParallel<Tied> model(net, cpu_devices(3));
     CHECK(model->in.weight.identity() == model->out.weight.identity());
     ls::SGD sgd(model, {.lr = 0.1});
     for (int step = 0; step < 3; ++step) {
@@ -210,20 +213,20 @@ TEST_CASE("tied parameters are one: gradients of both uses add up, copies stay t
     CHECK(relative_error({array_of(model->out.weight)}, {w}) < 1e-6);
 }
 
-TEST_CASE("tensors captured by a loss are constants, copied again when they were written") {
+TEST_CASE("tensors captured by a loss are constants and are copied again after a write") {
     ls::manual_seed(16);
-    Net net;
-    const Batch batch = make_batch(10);
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(10);
     const ls::Tensor weights = ls::Tensor::from(std::vector<float>{1, 2, 3, 4, 5}, {5});
-    ls::DataParallel<Net> model(net, devices(3));
+    ls::DataParallel<ConvNet> model(net, cpu_devices(3));
     ls::SGD sgd(model, {.lr = 0});
     const auto loss = [weights](const ls::Tensor& output, const ls::Tensor& target) {
         return ls::NllLoss{{.weight = weights}}(output, target);
     };
     const auto expected = [&](const std::vector<double>& class_weights) {
-        const auto run = reference::run_small_net(parameters_of(net), array_of(batch.images));
+        const auto run = reference::run_conv_net(parameters_of(net), array_of(batch.images));
         Array dy;
-        return reference::small_net_loss({.class_weights = class_weights}, run.log_probabilities, batch.classes, dy);
+        return reference::conv_net_loss({.class_weights = class_weights}, run.log_probabilities, batch.classes, dy);
     };
     CHECK(model.step(sgd, batch.images, batch.labels, loss).item() == Approx(expected({1, 2, 3, 4, 5})).epsilon(1e-5));
     weights.copy_(ls::Tensor::from(std::vector<float>{5, 0.5, 0.1, 4, 1}, {5}));
@@ -233,7 +236,7 @@ TEST_CASE("tensors captured by a loss are constants, copied again when they were
     CHECK(model.step(sgd, batch.images, batch.labels, loss).item() ==
           Approx(expected({0, 0.5, 0.1f, 4, 1})).epsilon(1e-5));
     CHECK(model.engine().traces() == 2);
-    // Losses of one value made anew every step are one program.
+    // Losses with equal values, created again in every step, are one program.
     for (int i = 0; i < 3; ++i)
         model.step(sgd, batch.images, batch.labels, ls::NllLoss{{.weight = weights, .ignore_index = 3}});
     CHECK(model.engine().traces() == 4);
@@ -241,11 +244,11 @@ TEST_CASE("tensors captured by a loss are constants, copied again when they were
 
 TEST_CASE("learning rates, seeds and data change no program") {
     ls::manual_seed(17);
-    ls::DataParallel<Net> model(Net{}, devices(3));
+    ls::DataParallel<ConvNet> model(ConvNet{}, cpu_devices(3));
     ls::SGD sgd(model, {.lr = 0.1, .momentum = 0.5});
     for (int epoch = 0; epoch < 3; ++epoch) {
         for (const std::int64_t rows : {9, 9, 4}) {
-            const Batch batch = make_batch(rows);
+            const ConvNetBatch batch = make_batch(rows);
             sgd.set_lr(0.1 / (epoch + 1));
             model.step(sgd, batch.images, batch.labels, ls::nll_loss);
         }

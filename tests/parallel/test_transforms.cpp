@@ -11,11 +11,11 @@
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 using ImageAndMask = std::tuple<Tensor, Tensor>;
 
 namespace {
@@ -31,7 +31,7 @@ Tensor image_of(std::int64_t channels, std::int64_t height, std::int64_t width) 
     return Tensor::from(values, {channels, height, width});
 }
 
-/// (height, width) of those of `image_of`'s first channel.
+/// (height, width) of the first channel of `image_of`.
 template <class T>
 Tensor mask_of(std::int64_t height, std::int64_t width) {
     std::vector<T> values;
@@ -40,7 +40,7 @@ Tensor mask_of(std::int64_t height, std::int64_t width) {
     return Tensor::from(values, {height, width});
 }
 
-/// What an image of `image_of` is where (y, x) of the result shows (place(y, x)) of the source.
+/// The result if element (y, x) shows element place(y, x) of an image of `image_of`.
 template <class Place>
 std::vector<float> placed(std::int64_t channels, std::int64_t height, std::int64_t width, Place place) {
     std::vector<float> values;
@@ -75,11 +75,11 @@ std::string refusal(const Transform& transform, ImageAndMask row) {
 
 TEST_CASE("a row's random numbers are those of Philox for seed, epoch and row") {
     RowContext context({(std::uint64_t{9} << 40) + 5, 7}, 123456789012);
-    const auto key = philox(StepState{(std::uint64_t{9} << 40) + 5, 7, 0}, 0x726f776b, 123456789012);
+    const auto key = philox(StepCounters{(std::uint64_t{9} << 40) + 5, 7, 0}, 0x726f776b, 123456789012);
     CHECK(context.key() == (std::uint64_t{key[0]} << 32 | key[1]));
     CHECK(context.epoch() == 7);
     CHECK(context.row() == 123456789012);
-    const StepState state{context.key(), std::uint64_t{key[2]} << 32 | key[3], 0};
+    const StepCounters state{context.key(), std::uint64_t{key[2]} << 32 | key[3], 0};
     const auto drawn = [&](std::uint64_t index) {
         const auto bits = philox(state, 0x726f7764, index);
         return std::uint64_t{bits[0]} << 32 | bits[1];
@@ -90,7 +90,7 @@ TEST_CASE("a row's random numbers are those of Philox for seed, epoch and row") 
           static_cast<std::int64_t>(std::floor(std::ldexp(static_cast<double>(drawn(2)), -64) * 1000)));
     CHECK(context.flip(0.5) == (drawn(3) >> 63 == 0));
     CHECK(context.uniform(-2, 6) == -2 + 8 * std::ldexp(static_cast<double>(drawn(4) >> 11), -53));
-    CHECK(context.key() == state.seed);  // whatever was drawn
+    CHECK(context.key() == state.seed);  // independent of the drawn numbers
 
     std::set<std::uint64_t> keys;
     for (std::uint64_t seed = 0; seed < 10; ++seed)
@@ -99,7 +99,7 @@ TEST_CASE("a row's random numbers are those of Philox for seed, epoch and row") 
     CHECK(keys.size() == 1000);
 }
 
-TEST_CASE("draws have the distribution that they say") {
+TEST_CASE("draws have their documented distribution") {
     double sum = 0, squares = 0;
     int heads = 0;
     std::vector<int> counts(7, 0);
@@ -128,7 +128,7 @@ TEST_CASE("draws have the distribution that they say") {
     CHECK_THROWS_AS(context.uniform(0, std::nan("")), InvalidArgument);
 }
 
-TEST_CASE("to tensor: pixels become numbers, channels come first, masks become classes") {
+TEST_CASE("to tensor: pixels become numbers, channels first, and masks become classes") {
     std::vector<std::uint8_t> pixels;
     for (int i = 0; i < 4 * 5 * 3; ++i) pixels.push_back(static_cast<std::uint8_t>(i * 37 % 256));
     const std::vector<std::uint8_t> classes{0, 1, 2, 255, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -152,7 +152,7 @@ TEST_CASE("to tensor: pixels become numbers, channels come first, masks become c
     CHECK(contains(refusal(ToTensor(), ImageAndMask(Tensor(), mask)), "undefined"));
 }
 
-TEST_CASE("normalise: every channel by its own mean and deviation, the mask not at all") {
+TEST_CASE("normalise: every channel by its mean and deviation, and not the mask") {
     RowContext context = some_context();
     const Tensor image = image_of(3, 2, 4), mask = mask_of<std::int64_t>(2, 4);
     const auto [normal, same] = Normalize({1, 2, 3}, {2, 4, 8})(ImageAndMask(image, mask), context);
@@ -170,7 +170,7 @@ TEST_CASE("normalise: every channel by its own mean and deviation, the mask not 
     CHECK_THROWS_AS(Normalize({}, {}), InvalidArgument);
 }
 
-TEST_CASE("the crop in the middle lies where torchvision has it") {
+TEST_CASE("the center crop is torchvision's") {
     // int(round((size - crop) / 2.0)) of Python 3, for rooms of 0 to 7 pixels.
     const std::vector<std::int64_t> first{0, 0, 1, 2, 2, 2, 3, 4};
     for (std::int64_t room = 0; room < 8; ++room) {
@@ -189,7 +189,7 @@ TEST_CASE("the crop in the middle lies where torchvision has it") {
     CHECK_THROWS_AS(CenterCrop(0, 2), InvalidArgument);
 }
 
-TEST_CASE("random crops come from all places alike, for image and mask the same") {
+TEST_CASE("random crops are uniform, and the same for image and mask") {
     std::map<std::pair<std::int64_t, std::int64_t>, int> places;
     for (std::int64_t row = 0; row < 1200; ++row) {
         RowContext context = some_context(row);
@@ -209,8 +209,8 @@ TEST_CASE("random crops come from all places alike, for image and mask the same"
     CHECK_THROWS_AS(RandomCrop(3, -1), InvalidArgument);
 }
 
-TEMPLATE_TEST_CASE("flips exchange sides of image and mask alike, whatever the mask's type", "", std::uint8_t,
-                   std::int32_t, std::int64_t) {
+TEMPLATE_TEST_CASE("flips mirror image and mask alike, for any mask type", "", std::uint8_t, std::int32_t,
+                   std::int64_t) {
     for (std::int64_t row = 0; row < 16; ++row) {
         RowContext context = some_context(row);
         const auto [image, mask] =
@@ -231,7 +231,7 @@ TEMPLATE_TEST_CASE("flips exchange sides of image and mask alike, whatever the m
               {3, 4})));
 }
 
-TEST_CASE("flips leave labels and the data set's own tensors alone, and refuse rows that do not fit") {
+TEST_CASE("flips do not change labels or the data set's own tensors, and reject mismatched rows") {
     RowContext context = some_context();
     const Tensor image = image_of(1, 2, 3), label = Tensor::from(std::vector<float>{1, 2, 3}, {3});
     const std::vector<float> before = image.to_vector<float>();
@@ -251,7 +251,7 @@ TEST_CASE("flips leave labels and the data set's own tensors alone, and refuse r
     CHECK(contains(message_of<InvalidArgument>([] { RandomVerticalFlip(std::nan("")); }), "nan"));
 }
 
-TEST_CASE("composed transforms go one after another and draw from one stream") {
+TEST_CASE("composed transforms run in order and draw from one stream") {
     std::vector<std::string> calls;
     const Compose all(
         [&](ImageAndMask row, RowContext& context) {
@@ -272,7 +272,7 @@ TEST_CASE("composed transforms go one after another and draw from one stream") {
     CHECK(calls == std::vector<std::string>{"first 5", "last"});
 }
 
-TEST_CASE("a transformed data set is one, and rows keep their numbers in a subset") {
+TEST_CASE("a transformed data set is a data set, and rows keep their numbers in a subset") {
     const auto numbers = [](ImageAndMask row, RowContext& context) {
         return std::tuple(std::get<0>(row), Tensor::scalar(static_cast<double>(context.row()), DType::i64));
     };

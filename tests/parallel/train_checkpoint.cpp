@@ -1,4 +1,4 @@
-// Trains one of the test networks and writes its checkpoint: what test_same_bits runs, a process for every combination.
+// Trains one of the test networks and writes its checkpoint. test_same_bits runs one process per combination.
 //     train_checkpoint NET DEVICES SHARDS root|slices|shm|gloo|mpi BUCKET_BYTES ROWS EPOCHS FILE [OPTIMIZER]
 // Prints the operations that were enqueued on each device. With a backend it is one of DEVICES processes, and rank 0
 // writes the checkpoint.
@@ -18,7 +18,7 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/consumer/lion.h"
-#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/fixtures/nets.h"
 
 using namespace lockstep;
 

@@ -1,4 +1,4 @@
-"""The scales that torch.amp.GradScaler goes through, as tests/parallel/recorded_scales.h has them.
+"""The scales that torch.amp.GradScaler goes through, as tests/fixtures/recorded_scales.h has them.
 
     python tests/pytorch/check_grad_scaler.py [--print]
 
@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-RECORDED = pathlib.Path(__file__).parent.parent / "parallel" / "recorded_scales.h"
+RECORDED = pathlib.Path(__file__).parent.parent / "fixtures" / "recorded_scales.h"
 
 # (init_scale, growth_factor, backoff_factor, growth_interval), steps, those whose gradients are not finite, gradient
 CASES = [

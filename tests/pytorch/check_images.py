@@ -4,7 +4,7 @@ program for PyTorch (milesial/Pytorch-UNet, utils/data_loading.py).
 
 Needs the Python packages Pillow and numpy; not part of the normal tests.
 usage: check_images.py BUILD_DIR         (where bin/dump_images lies)
-       check_images.py --record FILE     (writes tests/parallel/recorded_images.h anew)
+       check_images.py --record FILE     (writes tests/fixtures/recorded_images.h)
 """
 
 import pathlib
@@ -208,8 +208,8 @@ def record(path):
     """Some of the files and sizes, small, as C++ arrays."""
     text = ["// Files and images made by Pillow %s: tests/pytorch/check_images.py --record." % Image.__version__,
             "#pragma once", "", "namespace lockstep::test {", "",
-            "/// A file, or the name of one before, with what Pillow reads and, where `filter` is not empty, makes of it.",
-            "struct RecordedImage {", "    const char* name;", "    const char* file;  ///< its bytes; null: as before",
+            "/// A file with the pixels that Pillow reads from it or, if `filter` is not empty, scales it to.",
+            "struct RecordedImage {", "    const char* name;", "    const char* file;  ///< its bytes; null: those of the previous entry",
             "    const char* filter;", "    int height, width;", "    const char* levels;", "};", "",
             "inline constexpr RecordedImage recorded_images[] = {"]
 

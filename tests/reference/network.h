@@ -1,5 +1,5 @@
 // Training of a network as plain loops in double: forward, backward and SGD with momentum, a batch cut in shards like
-// torch.chunk cuts. What DataParallel's parameters are compared with.
+// torch.chunk cuts. Reference for the parameters of DataParallel.
 #pragma once
 
 #include <cmath>
@@ -26,14 +26,14 @@ struct Weight {
 /// Rows of a batch that one shard computes.
 struct ShardRows {
     std::ptrdiff_t first = 0, count = 0;
-    StepState state;  ///< key of the masks
+    StepCounters state;  ///< key of the masks
 };
 
 class Layer {
 public:
     virtual ~Layer() = default;
     virtual Values forward(const Values& x, const ShardRows& rows) = 0;
-    /// Of the last forward; adds to the gradients of its weights.
+    /// Backward of the last forward; adds to the gradients of its weights.
     virtual Values backward(const Values& dy) = 0;
     /// After all shards of a step.
     virtual void finish() {}
@@ -269,8 +269,8 @@ public:
     }
 
     /// One step of SGD on x (rows, ...) cut in `shards` shards.
-    void step(const Values& x, const std::vector<std::int64_t>& labels, std::ptrdiff_t shards, const StepState& state,
-              double lr, double momentum) {
+    void step(const Values& x, const std::vector<std::int64_t>& labels, std::ptrdiff_t shards,
+              const StepCounters& state, double lr, double momentum) {
         for (auto& [name, weight] : weights) weight.gradient.assign(weight.value.size(), 0);
         const auto rows = static_cast<std::ptrdiff_t>(labels.size());
         const std::ptrdiff_t chunk = (rows + shards - 1) / shards;
@@ -294,7 +294,7 @@ public:
     }
 
 private:
-    /// Of the mean loss over the batch, with respect to the inputs of log-softmax.
+    /// Gradient of the mean loss over the batch with respect to the inputs of log-softmax.
     Values loss_gradient(const Values& logits, const std::vector<std::int64_t>& labels, std::ptrdiff_t first) const {
         Values gradient(logits.size());
         for (std::size_t row = 0; row < logits.size() / classes_; ++row) {

@@ -101,8 +101,8 @@ struct Window {
     std::ptrdiff_t stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
 };
 
-/// Calls f(x index, window row, window column, y index) for every element of every window that lies in x (N, C, H, W);
-/// y (N, C, OH, OW).
+/// Calls f(x index, window row, window column, y index) for every element of every window that is inside
+/// x (N, C, H, W); y (N, C, OH, OW).
 template <class F>
 void for_each_window_element(const Sizes& x, std::ptrdiff_t kh, std::ptrdiff_t kw, const Window& g, const Sizes& y,
                              F f) {
@@ -149,7 +149,7 @@ inline Array conv2d(const Array& x, const Array& w, const Array& bias, const Win
     return y;
 }
 
-/// Gradients of x, weights and, where there is a bias, of the bias.
+/// Gradients of x, of the weights and, if `bias` is set, of the bias.
 inline std::vector<Array> conv2d_gradients(const Array& x, const Array& w, bool bias, const Window& g,
                                            const Array& dy) {
     std::vector<Array> result{Array(x.shape), Array(w.shape)};

@@ -6,7 +6,7 @@
 
 namespace lockstep::reference {
 
-/// What every optimizer's options have, by PyTorch's names; each uses those that it knows.
+/// Options of all optimizers, by PyTorch's names; each uses its own ones.
 struct OptimizerOptions {
     double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
     double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, alpha = 0.99, lr_decay = 0, initial = 0;

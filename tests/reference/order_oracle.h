@@ -68,7 +68,7 @@ public:
         return std::nullopt;
     }
 
-    /// What first_unordered would find if the wait at `position` were not there. The log up to there must be in order.
+    /// Result of first_unordered without the wait at `position`. The log up to that position must be in order.
     std::optional<UnorderedPair> first_unordered_without(std::size_t position) {
         if (waited_[position] != none) edges_[position].pop_back();
         std::optional<UnorderedPair> found;
@@ -156,16 +156,16 @@ private:
     std::vector<OrderEntry> log_;
     BitMatrix conflicts_;
     BitMatrix before_;                             ///< transitive closure
-    std::vector<std::vector<std::size_t>> edges_;  ///< direct predecessors; what is waited for is the last
-    std::vector<std::size_t> waited_;              ///< of a wait: the entry it waits for, or none
+    std::vector<std::vector<std::size_t>> edges_;  ///< direct predecessors; the entry waited for is the last
+    std::vector<std::size_t> waited_;              ///< entry that a wait waits for, or none
 };
 
-/// What "remove every wait in turn" found.
+/// Result of "remove every wait in turn".
 struct WaitRemoval {
     std::size_t waits = 0;   ///< waits in the log, by streams and by the host
     std::size_t needed = 0;  ///< without them something is unordered, and checker and oracle name the same pair
     std::vector<std::size_t> redundant;  ///< positions of the others
-    std::string disagreement;            ///< the first difference between checker and oracle; empty when there was none
+    std::string disagreement;            ///< the first difference between checker and oracle; empty without one
 };
 
 /// Removes every wait of `log` in turn and asks checker and oracle. 20,000 entries take about 100 MB.
@@ -198,12 +198,12 @@ inline WaitRemoval remove_every_wait(const std::vector<OrderEntry>& log) {
                 result.redundant.push_back(i);
         }
         if (const auto violation = prefix.append(log[i])) {
-            result.disagreement = "the log as it is violates the order: " + violation->text;
+            result.disagreement = "the unchanged log violates the order: " + violation->text;
             return result;
         }
     }
     if (const auto pair = oracle.first_unordered())
-        result.disagreement = "the log as it is is not in order by the oracle: " + text(pair);
+        result.disagreement = "the oracle finds the unchanged log out of order: " + text(pair);
     return result;
 }
 

@@ -1,4 +1,4 @@
-// How far results lie from what they should be.
+// Relative error of results.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace lockstep::reference {
 
-/// sqrt(sum (found - expected)^2 / sum expected^2); infinite where there are not as many.
+/// sqrt(sum (found - expected)^2 / sum expected^2); infinite if the sizes differ.
 template <class T>
 double relative_error(const std::vector<float>& found, const std::vector<T>& expected) {
     if (found.size() != expected.size()) return std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// A CUDA backend of one's own, and memory on its devices.
+// Memory on the devices of a CUDA backend created by a test.
 #pragma once
 
 #include <numeric>
@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "lockstep/runtime/cuda/cuda_backend.h"
-#include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 
 namespace lockstep::test {
 
-/// Memory of a device for as long as a test needs it.
+/// Device memory for the duration of a test.
 struct Memory {
     template <class Machine>
     Memory(Machine& on, int device, std::size_t count)
@@ -35,16 +34,6 @@ inline std::vector<int> numbers(std::size_t count) {
     std::vector<int> values(count);
     std::iota(values.begin(), values.end(), 5);
     return values;
-}
-
-template <class F>
-std::string message_of(F&& f) {
-    try {
-        f();
-    } catch (const DeviceError& error) {
-        return error.what();
-    }
-    return {};
 }
 
 }  // namespace lockstep::test

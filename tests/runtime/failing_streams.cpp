@@ -1,4 +1,4 @@
-// Making a stream fails at each of its allocations in turn: the streams that are made have numbers of their own.
+// The creation of a stream fails at each of its allocations in turn: streams that are created have unique numbers.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -47,10 +47,10 @@ int main() {
     };
     make(0, -1);
     for (int index = 1; index < 1000; ++index) {
-        if (make(index, index - 1)) break;  // it asks for less often than that
+        if (make(index, index - 1)) break;  // no failure: there are fewer allocations than that
         make(1000 + index, -1);             // another one first
-        make(index, -1);                    // what failed can be made after all
+        make(index, -1);                    // a retry succeeds
     }
-    std::printf("%zu streams made, %d failures, %zu numbers\n", made, failures, ids.size());
+    std::printf("%zu streams created, %d failures, %zu numbers\n", made, failures, ids.size());
     return ids.size() == made && failures > 0 && static_cast<int>(made) == 2 * failures + 2 ? 0 : 1;
 }

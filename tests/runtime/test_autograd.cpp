@@ -1,4 +1,4 @@
-// Autograd: gradients through views against a list of places, sums, hooks, and what it refuses.
+// Autograd: gradients through views against a list of positions, sums, hooks, and rejected calls.
 #include "lockstep/runtime/autograd.h"
 
 #include <functional>
@@ -8,11 +8,11 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -36,7 +36,7 @@ Floats weights(std::int64_t count) {
 
 }  // namespace
 
-TEST_CASE("gradients through views and copies go to the elements that the view showed") {
+TEST_CASE("gradients through views and copies reach the elements of the view") {
     using View = std::function<Tensor(const Tensor&)>;
     const std::vector<std::pair<const char*, View>> views = {
         {"reshape",
@@ -91,7 +91,7 @@ TEST_CASE("gradients through views and copies go to the elements that the view s
         }
 }
 
-TEST_CASE("gradients cross devices and floating types") {
+TEST_CASE("gradients cross devices and floating dtypes") {
     const Tensor x = leaf({1, 2, 3}, {3});
     const Tensor y = x.to(Device::cpu(0)).to(DType::f64).to(Device::cpu(1));
     y.backward(Tensor::from(std::vector<double>{4, 5, 6}, {3}, Device::cpu(1)));
@@ -115,7 +115,7 @@ TEST_CASE("gradients of a tensor used twice are added, and so are those of sever
 }
 
 TEST_CASE("gradients are added in reverse order of the operations") {
-    // In f32 1e8 + 1 is 1e8: the order shows in the result.
+    // In f32, 1e8 + 1 is 1e8: the order is visible in the result.
     for (int run = 0; run < 20; ++run) {
         const Tensor x = leaf({1}, {1});
         const Tensor a = x * 1e8, b = x * 1.0, c = x * -1e8;
@@ -128,14 +128,14 @@ TEST_CASE("gradients are added in reverse order of the operations") {
     }
 }
 
-TEST_CASE("a stored gradient has storage of its own") {
+TEST_CASE("a stored gradient has its own storage") {
     const Tensor x = leaf({1, 2, 3}, {3}), y = leaf({4, 5, 6}, {3});
     const Tensor gradient = Tensor::from(Floats{7, 8, 9}, {3});
     (x + y).backward(gradient);
     x.grad().zero_();
     gradient.fill_(-1);
     CHECK(y.grad().to_vector<float>() == Floats{7, 8, 9});
-    sum(x).backward();  // a gradient that is one number seen three times
+    sum(x).backward();  // an expanded gradient: one number, three times
     CHECK(x.grad().to_vector<float>() == Floats{1, 1, 1});
     const Tensor z = leaf({1, 2, 3}, {3});
     sum(z).backward();
@@ -148,7 +148,7 @@ TEST_CASE("a stored gradient has storage of its own") {
     CHECK(direct.grad().to_vector<float>() == Floats{3, 4});
 }
 
-TEST_CASE("nothing is followed in a no-grad scope, nor for what needs no gradient") {
+TEST_CASE("nothing is recorded in a no-grad scope or for tensors without a gradient") {
     const Tensor x = leaf({1, 2}, {2});
     CHECK(grad_enabled());
     {
@@ -172,7 +172,7 @@ TEST_CASE("nothing is followed in a no-grad scope, nor for what needs no gradien
     CHECK_FALSE(constant.grad().defined());
 }
 
-TEST_CASE("hooks see the complete gradient, once, a leaf's right before it is stored") {
+TEST_CASE("hooks receive the complete gradient once, and a leaf's hook runs right before it is stored") {
     const Tensor x = leaf({1, 2}, {2});
     const Tensor y = x * 3.0;
     std::vector<std::pair<char, Floats>> calls;
@@ -190,7 +190,7 @@ TEST_CASE("hooks see the complete gradient, once, a leaf's right before it is st
     CHECK(contains(refusal([&] { x.register_hook({}); }), "no function"));
 }
 
-TEST_CASE("a sink takes the gradients of leaves as they become complete") {
+TEST_CASE("a sink receives the gradients of leaves as they are completed") {
     const Tensor first = leaf({1}, {1}), last = leaf({2}, {1}), unused = leaf({3}, {1});
     const Tensor out = (first * 2.0) * last + (unused.detach() * first);
     std::vector<double> seen;
@@ -203,7 +203,7 @@ TEST_CASE("a sink takes the gradients of leaves as they become complete") {
     CHECK_FALSE(first.grad().defined());
 }
 
-TEST_CASE("a second backward through a freed graph says what to do; a retained one goes on") {
+TEST_CASE("a second backward through a freed graph is an error, and a retained graph works") {
     const Tensor x = leaf({1, 2}, {2});
     const Tensor y = sum(x * x);
     y.backward({}, true);
@@ -219,7 +219,7 @@ TEST_CASE("a second backward through a freed graph says what to do; a retained o
     CHECK(contains(refusal([&] { sum(shared * 2.0).backward(); }), "mul"));
 }
 
-TEST_CASE("values written in place after forward are noticed, not used") {
+TEST_CASE("in-place writes to saved values after forward are an error") {
     const auto check = [](const std::function<void(const Tensor&)>& write, Device device) {
         const Tensor x = leaf({1, 2, 3, 4}, {2, 2}, device);
         const Tensor w = Tensor::from(Floats{5, 6, 7, 8}, {2, 2}, device);
@@ -242,7 +242,7 @@ TEST_CASE("values written in place after forward are noticed, not used") {
 
     const Tensor x = leaf({1, 2}, {2});
     const Tensor w = Tensor::from(Floats{3, 4}, {2});
-    const Tensor y = sum(x + w);  // needs no value
+    const Tensor y = sum(x + w);  // does not save values
     w.zero_();
     CHECK(w.data<const float>()[0] == 0);
     CHECK_NOTHROW(y.backward());
@@ -251,7 +251,7 @@ TEST_CASE("values written in place after forward are noticed, not used") {
     CHECK_FALSE(SavedTensor(Tensor(), "test").get().defined());
 }
 
-TEST_CASE("what autograd follows is written inside a no-grad scope only") {
+TEST_CASE("tensors with a gradient can be written only inside a no-grad scope") {
     const Tensor x = leaf({1, 2}, {2});
     for (const Tensor& target : {x, x * 2.0, x.reshape({2, 1})}) {
         CHECK(contains(refusal([&] { target.zero_(); }), "NoGrad"));
@@ -269,7 +269,7 @@ TEST_CASE("what autograd follows is written inside a no-grad scope only") {
     CHECK_FALSE(target.requires_grad());
 }
 
-TEST_CASE("what has no gradient is refused") {
+TEST_CASE("dtypes, tensors and gradients that backward cannot use are rejected") {
     for (const DType dtype : {DType::i32, DType::i64, DType::u8, DType::boolean})
         CHECK(contains(refusal([&] { Tensor::zeros({2}, dtype).requires_grad_(); }), std::string(name_of(dtype))));
     const Tensor x = leaf({1, 2}, {2});
@@ -282,7 +282,7 @@ TEST_CASE("what has no gradient is refused") {
     CHECK_FALSE(x.requires_grad_(false).requires_grad());
 }
 
-TEST_CASE("a graph may be longer than the call stack is deep") {
+TEST_CASE("a graph may be deeper than the call stack") {
     const Tensor x = leaf({2}, {1});
     {
         Tensor y = x;
@@ -290,7 +290,7 @@ TEST_CASE("a graph may be longer than the call stack is deep") {
         y.backward();
         CHECK(x.grad().item() == 1);
     }
-    Tensor unused = x;  // never gone back through
+    Tensor unused = x;  // graph without a backward pass
     for (int i = 0; i < 100000; ++i) unused = unused.reshape(i % 2 ? Shape{1} : Shape{1, 1});
     unused = Tensor();
     CHECK(x.grad().item() == 1);

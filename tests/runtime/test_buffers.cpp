@@ -1,20 +1,22 @@
-// Device memory: what is reused when, what is counted, and what running out of it says.
-#include <thread>
+// Device memory: reuse, counters, and out-of-memory messages.
 #include "lockstep/runtime/memory.h"
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::Gate;
-using lockstep::testing::message_of;
-using lockstep::testing::serial;
+using lockstep::test::contains;
+using lockstep::test::Gate;
+using lockstep::test::message_of;
+using lockstep::test::serial;
 
 namespace {
 
@@ -23,7 +25,7 @@ constexpr std::size_t mib = std::size_t{1} << 20;
 
 Stream& home() { return Stream::of(Device::cpu(0)); }
 
-/// Takes the limit off again, whatever a test throws.
+/// Removes the limit again, even if the test throws.
 struct Limit {
     explicit Limit(std::size_t bytes) { set_memory_limit(Device::cpu(0), bytes); }
     ~Limit() { set_memory_limit(Device::cpu(0), 0); }
@@ -33,7 +35,7 @@ struct Limit {
 
 }  // namespace
 
-TEST_CASE("blocks are aligned, apart and hold what was asked") {
+TEST_CASE("blocks are aligned, disjoint and of the requested size") {
     for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{513}, 3 * mib + 1}) {
         const auto a = Buffer::allocate(home(), bytes, "test");
         const auto b = Buffer::allocate(home(), bytes, "test");
@@ -53,14 +55,14 @@ TEST_CASE("blocks are aligned, apart and hold what was asked") {
     }
 }
 
-TEST_CASE("a freed block is reused at once by its own stream, in its order") {
+TEST_CASE("a freed block is reused at once by its own stream, in order") {
     if (serial()) return;
     Gate gate;
     auto buffer = Buffer::allocate(home(), 5 * mib, "test");
     void* const address = buffer->data();
-    home().run("hold", nothing, [&](const Launch&) { gate.pass(); });
+    home().run("hold", nothing, [&](const ExecContext&) { gate.pass(); });
     home().fill(address, 1, 16);
-    buffer.reset();  // its work has not even begun: stream order alone makes reuse safe
+    buffer.reset();  // its work has not even begun: stream order suffices for safe reuse
     const auto next = Buffer::allocate(home(), 5 * mib, "test");
     CHECK(next->data() == address);
     home().fill(next->data(), 2, 16);
@@ -69,7 +71,7 @@ TEST_CASE("a freed block is reused at once by its own stream, in its order") {
     CHECK(*static_cast<const char*>(next->data()) == 2);
 }
 
-TEST_CASE("a freed block goes to no other stream") {
+TEST_CASE("a freed block is not given to another stream") {
     Stream& other = Stream::of(Device::cpu(0), StreamRole::input);
     auto buffer = Buffer::allocate(home(), 5 * mib, "test");
     void* const address = buffer->data();
@@ -87,12 +89,12 @@ TEST_CASE("a block used on another stream is not reused before that stream is do
     home().fill(address, 1, 16);
     other.wait(home());
     char seen = 0;
-    other.run("read late", nothing, [&](const Launch&) {
+    other.run("read late", nothing, [&](const ExecContext&) {
         gate.pass();
         seen = *address;
     });
     SECTION("the buffer itself") { buffer->used_on(other); }
-    SECTION("by way of a part") { Buffer::part(buffer, 256, 100)->used_on(other); }
+    SECTION("a part of it") { Buffer::part(buffer, 256, 100)->used_on(other); }
     buffer.reset();
     const auto next = Buffer::allocate(home(), 5 * mib, "test");
     REQUIRE(next->data() == address);
@@ -116,7 +118,7 @@ TEST_CASE("current, peak and reserved bytes") {
 
     auto a = Buffer::allocate(home(), 4 * mib, "test");
     auto b = Buffer::allocate(home(), 8 * mib, "test");
-    const auto part = Buffer::part(a, 0, mib);  // counts nothing
+    const auto part = Buffer::part(a, 0, mib);  // is not counted
     MemoryStats now = memory_stats(device);
     CHECK(now.current == before.current + 12 * mib);
     CHECK(now.peak == now.current);
@@ -142,7 +144,7 @@ TEST_CASE("current, peak and reserved bytes") {
     CHECK(contains(message_of<InvalidArgument>([] { set_memory_limit(Device::cpu(99), 1); }), "cpu:99"));
 }
 
-TEST_CASE("beyond the limit allocation fails cleanly and says device, asked, free and what holds the rest") {
+TEST_CASE("allocation beyond the limit fails with device, requested and free bytes, and the largest users") {
     const Device device = Device::cpu(0);
     const auto small = Buffer::allocate(home(), mib, "weights");
     auto large = Buffer::allocate(home(), 16 * mib, "activations");
@@ -164,14 +166,14 @@ TEST_CASE("beyond the limit allocation fails cleanly and says device, asked, fre
     large.reset();
     CHECK_NOTHROW(Buffer::allocate(home(), 5 * mib, "test"));
 
-    SECTION("a limit below what is in use has nothing free") {
+    SECTION("a limit below current use leaves nothing free") {
         const Limit lower(mib / 2);
         CHECK(contains(message_of<OutOfMemory>([] { Buffer::allocate(home(), 1, "test"); }), " 0 free of a limit"));
     }
-    SECTION("tensors report it, too") { CHECK_THROWS_AS(Tensor::empty({64 << 20}, DType::u8, device), OutOfMemory); }
+    SECTION("tensors also report it") { CHECK_THROWS_AS(Tensor::empty({64 << 20}, DType::u8, device), OutOfMemory); }
 }
 
-TEST_CASE("sizes that no machine has are refused, not wrapped around") {
+TEST_CASE("impossible sizes are rejected and do not wrap around") {
     for (const std::size_t bytes : {std::numeric_limits<std::size_t>::max(),
                                     std::numeric_limits<std::size_t>::max() / 2, (std::size_t{1} << 60) + 1}) {
         const std::string text = message_of<OutOfMemory>([&] { Buffer::allocate(home(), bytes, "test"); });
@@ -181,7 +183,7 @@ TEST_CASE("sizes that no machine has are refused, not wrapped around") {
     CHECK(memory_stats(Device::cpu(0)).reserved < std::size_t{1} << 40);
 }
 
-TEST_CASE("a part keeps the whole alive and lies inside it") {
+TEST_CASE("a part keeps the whole alive and is inside it") {
     const Device device = Device::cpu(0);
     const std::size_t before = memory_stats(device).current;
     auto whole = Buffer::allocate(home(), 4 * mib, "test");
@@ -213,7 +215,7 @@ TEST_CASE("a part keeps the whole alive and lies inside it") {
     CHECK_THROWS_AS(Buffer::part(nullptr, 0, 0), InvalidArgument);
 }
 
-TEST_CASE("pinned memory is the host's, and stays until copies from it are done") {
+TEST_CASE("pinned memory is host memory and lives until copies from it are done") {
     auto pinned = Buffer::allocate_pinned(1000);
     CHECK(pinned->is_pinned());
     CHECK(pinned->device().is_host());
@@ -224,7 +226,7 @@ TEST_CASE("pinned memory is the host's, and stays until copies from it are done"
     auto* const values = static_cast<unsigned char*>(pinned->data());
     for (unsigned i = 0; i < 1000; ++i) values[i] = static_cast<unsigned char>(i);
     const auto target = Buffer::allocate(home(), 1000, "test");
-    home().run("late", nothing, [](const Launch&) {});
+    home().run("late", nothing, [](const ExecContext&) {});
     home().copy(target->data(), Device::cpu(0), values, Device::host(), 1000);
     pinned->used_on(home());
     pinned.reset();  // waits
@@ -234,13 +236,13 @@ TEST_CASE("pinned memory is the host's, and stays until copies from it are done"
         if (copied[i] != static_cast<unsigned char>(i)) FAIL("byte " << i);
 }
 
-TEST_CASE("a worker frees memory while another thread gives cached memory back") {
-    if (testing::serial()) return;
+TEST_CASE("a worker frees memory while another thread releases cached memory") {
+    if (test::serial()) return;
     Stream& stream = Stream::of(Device::cpu(0), StreamRole::compute, 3);
     { const auto cached = Buffer::allocate(stream, mib, "test"); }  // release must wait for this stream
     auto captured = Buffer::allocate(stream, 2 * mib, "test");
-    testing::Gate release_waits;
-    stream.run("hold", {}, [&release_waits, captured = std::move(captured)](const Launch&) mutable {
+    test::Gate release_waits;
+    stream.run("hold", {}, [&release_waits, captured = std::move(captured)](const ExecContext&) mutable {
         release_waits.pass();
         captured.reset();  // takes the pool's lock, which must be free
     });

@@ -6,7 +6,7 @@
 
 #include "lockstep/runtime/cpu/cpu_quota.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
 
 using namespace lockstep;
 
@@ -34,7 +34,7 @@ const char* const version_1 =
 
 }  // namespace
 
-TEST_CASE("cpu quota: version 2, of the own group and of its ancestors") {
+TEST_CASE("cpu quota: version 2, of the process's group and its ancestors") {
     Machine machine;
     machine.file("proc/self/mountinfo", version_2).file("proc/self/cgroup", "0::/system.slice/job.service\n");
     CHECK_FALSE(machine.quota());
@@ -49,13 +49,13 @@ TEST_CASE("cpu quota: version 2, of the own group and of its ancestors") {
 }
 
 TEST_CASE("cpu quota: version 2 in a container") {
-    SECTION("with a namespace of its own") {
+    SECTION("with its own namespace") {
         Machine machine;
         machine.file("proc/self/mountinfo", version_2).file("proc/self/cgroup", "0::/\n");
         machine.file("sys/fs/cgroup/cpu.max", "200000 100000");
         CHECK(machine.quota() == 2.0);
     }
-    SECTION("with the host's names, of which it sees its own part") {
+    SECTION("with the host's names, of which it sees only its part") {
         Machine machine;
         machine.file("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
         machine.file("proc/self/cgroup", "0::/docker/abc/inner\n");
@@ -80,7 +80,7 @@ TEST_CASE("cpu quota: version 1, and both at once") {
     CHECK(machine.quota() == 0.5);
 }
 
-TEST_CASE("cpu quota: files that are not what they should be are no limit") {
+TEST_CASE("cpu quota: malformed files set no limit") {
     CHECK_FALSE(Machine().quota());
     for (const char* text : {"", "max", "100000", "0 100000", "-5 100000", "100000 0", "100000 x", "x 100000",
                              "99999999999999999999 100000"}) {

@@ -1,7 +1,8 @@
-// The CUDA backend, on the stand-in and on cards: what it does with streams, events, copies and memory.
+// The CUDA backend, on the stand-in and on GPUs: streams, events, copies and memory.
 #include <functional>
 #include <thread>
 
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/gpu/machine.h"
 #include "lockstep/tests/runtime/cuda_memory.h"
 
@@ -12,7 +13,7 @@ using test::numbers;
 
 namespace {
 
-/// A backend of a machine with so many devices or more, which makes no mistake.
+/// A backend of a machine with at least this many devices; checks that the backend makes no mistake.
 struct Machine {
     explicit Machine(int devices = 2) { test::start_with_devices(devices); }
     ~Machine() { test::check_no_mistakes(); }
@@ -24,7 +25,7 @@ struct Machine {
 
 /// to = from + 1 by a kernel.
 void add_one(StreamImpl& stream, int* to, const int* from, std::int64_t n) {
-    stream.run([=](const Launch& launch) { test::add_one(launch, to, from, n); }, 1);
+    stream.run([=](const ExecContext& context) { test::add_one(context, to, from, n); }, 1);
 }
 
 const Device host;
@@ -69,7 +70,7 @@ TEST_CASE("work, copies and events of one device run in order") {
     }
 }
 
-TEST_CASE("pinned memory is pinned, and copied") {
+TEST_CASE("pinned memory is page-locked and can be copied") {
     Machine m;
     const auto stream = m.backend.make_stream(0, StreamRole::input);
     const Memory a(m, 0, 64);
@@ -83,12 +84,12 @@ TEST_CASE("pinned memory is pinned, and copied") {
     m.backend.release_pinned(pinned, 64 * sizeof(int));
 }
 
-TEST_CASE("an event orders streams of two devices, an event of another kind makes the host wait") {
+TEST_CASE("an event orders streams of two devices, and an event of another kind makes the host wait") {
     Machine m;
     const auto first = m.backend.make_stream(0, StreamRole::compute);
     const auto second = m.backend.make_stream(1, StreamRole::compute);
     const auto ready = m.backend.make_event(0, false);
-    second->wait(*ready);  // never recorded: nothing to wait for
+    second->wait(*ready);  // never recorded: no wait
     const Memory a(m, 0, 256), b(m, 1, 256);
     const auto input = numbers(256);
     first->copy(a.data, Device::cuda(0), input.data(), host, a.bytes);
@@ -106,18 +107,18 @@ TEST_CASE("an event orders streams of two devices, an event of another kind make
     CHECK(foreign.waits == 1);
 }
 
-TEST_CASE("events take no time unless they are asked to") {
+TEST_CASE("events do not measure time by default") {
     Machine m;
     const auto stream = m.backend.make_stream(0, StreamRole::compute);
     const auto first = m.backend.make_event(0, false), second = m.backend.make_event(0, false);
     stream->record(*first);
     stream->record(*second);
     stream->synchronize();
-    CHECK(message_of([&] { (void)second->elapsed_ms_since(*first); }).find("cudaEventElapsedTime") == 0);
+    CHECK(message_of<DeviceError>([&] { (void)second->elapsed_ms_since(*first); }).find("cudaEventElapsedTime") == 0);
     CHECK(test::take_mistakes().size() == (test::on_standin() ? 1 : 0));
 }
 
-TEST_CASE("callbacks run in stream order, and what they throw comes out of synchronize") {
+TEST_CASE("callbacks run in stream order, and synchronize throws their exceptions") {
     Machine m;
     const auto stream = m.backend.make_stream(0, StreamRole::compute);
     std::vector<int> order;
@@ -137,14 +138,14 @@ TEST_CASE("callbacks run in stream order, and what they throw comes out of synch
     stream->synchronize();
 }
 
-TEST_CASE("memory that is not there is null, not an error") {
+TEST_CASE("a failed allocation is null, not an error") {
     Machine m;
     CHECK(m.backend.allocate(1, std::size_t{1} << 45) == nullptr);
     const Memory a(m, 1, 16);
     CHECK(reinterpret_cast<std::uintptr_t>(a.data) % 256 == 0);
 }
 
-// In a process of its own: the context is lost for good.
+// In a separate process: the context is lost permanently.
 TEST_CASE("after a lost context every call throws and destructors return", "[.lost]") {
     test::start_with_devices(2);
     {
@@ -153,17 +154,17 @@ TEST_CASE("after a lost context every call throws and destructors return", "[.lo
         auto event = backend.make_event(1, false);
         auto* a = static_cast<int*>(backend.allocate(0, 64));
         stream->run(test::write_nowhere, 1);
-        const std::string first = message_of([&] { stream->synchronize(); });
+        const std::string first = message_of<DeviceError>([&] { stream->synchronize(); });
         CHECK(first.find("cudaErrorIllegalAddress") != std::string::npos);
         CHECK(first.find("restart") != std::string::npos);
-        CHECK(message_of([&] { stream->synchronize(); }) == first);
-        CHECK(message_of([&] { stream->fill(a, 0, 4); }) == first);
-        CHECK(message_of([&] { static_cast<void>(stream->idle()); }) == first);
-        CHECK(message_of([&] { static_cast<void>(event->done()); }) == first);
-        CHECK(message_of([&] { static_cast<void>(backend.allocate(1, 64)); }) == first);
-        CHECK(message_of([&] { static_cast<void>(backend.allocate_pinned(64)); }) == first);
-        CHECK(message_of([&] { static_cast<void>(backend.make_stream(1, StreamRole::input)); }) == first);
-        CHECK(message_of([&] { static_cast<void>(backend.peer_access(0, 1)); }) == first);
+        CHECK(message_of<DeviceError>([&] { stream->synchronize(); }) == first);
+        CHECK(message_of<DeviceError>([&] { stream->fill(a, 0, 4); }) == first);
+        CHECK(message_of<DeviceError>([&] { static_cast<void>(stream->idle()); }) == first);
+        CHECK(message_of<DeviceError>([&] { static_cast<void>(event->done()); }) == first);
+        CHECK(message_of<DeviceError>([&] { static_cast<void>(backend.allocate(1, 64)); }) == first);
+        CHECK(message_of<DeviceError>([&] { static_cast<void>(backend.allocate_pinned(64)); }) == first);
+        CHECK(message_of<DeviceError>([&] { static_cast<void>(backend.make_stream(1, StreamRole::input)); }) == first);
+        CHECK(message_of<DeviceError>([&] { static_cast<void>(backend.peer_access(0, 1)); }) == first);
         backend.release(0, a, 64);
     }
     CHECK(test::take_mistakes().empty());

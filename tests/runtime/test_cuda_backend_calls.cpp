@@ -1,10 +1,11 @@
-// What the CUDA backend asks of CUDA, and what it makes of CUDA's answers: on the stand-in, which counts and refuses.
+// Calls of the CUDA backend and its handling of errors: on the stand-in, which counts and rejects calls.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
 
 #include "lockstep/tests/cuda_standin/standin_machine.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using test::Memory;
@@ -18,7 +19,7 @@ const Device host;
 
 }  // namespace
 
-TEST_CASE("the copy of pinned memory is enqueued without the host waiting") {
+TEST_CASE("pinned memory is copied without a wait by the host") {
     Machine m;
     const auto stream = m.backend.make_stream(0, StreamRole::input);
     const Memory a(m, 0, 64);
@@ -34,14 +35,14 @@ TEST_CASE("the copy of pinned memory is enqueued without the host waiting") {
     CHECK(standin::counters().live_pinned == 0);
 }
 
-TEST_CASE("memory of a device is taken from its GPU") {
+TEST_CASE("device memory is allocated on its GPU") {
     Machine m;
     CHECK(m.backend.allocate(1, std::size_t{9} << 30) == nullptr);
     const Memory a(m, 1, 16);
     CHECK(standin::counters().devices[1].bytes_in_use >= a.bytes);
 }
 
-TEST_CASE("objects die while another device is current, and the caller's device stays current") {
+TEST_CASE("objects are destroyed while another device is current, and the caller's device stays current") {
     Machine m;
     {
         const auto stream = m.backend.make_stream(1, StreamRole::compute);
@@ -61,13 +62,14 @@ TEST_CASE("objects die while another device is current, and the caller's device 
     CHECK(left.devices[1].live_allocations == 0);
 }
 
-TEST_CASE("a call that fails names itself, its status, the device and the place; the backend goes on") {
+TEST_CASE("a failed call names itself, its status, the device and the location, and the backend stays usable") {
     Machine m;
     const auto stream = m.backend.make_stream(1, StreamRole::compute);
     const Memory a(m, 1, 16);
     const auto input = numbers(16);
     standin::inject_failure("cudaMemcpyAsync", 1, cudaErrorInvalidValue);
-    const std::string message = message_of([&] { stream->copy(a.data, Device::cuda(1), input.data(), host, a.bytes); });
+    const std::string message =
+        message_of<DeviceError>([&] { stream->copy(a.data, Device::cuda(1), input.data(), host, a.bytes); });
     for (const char* part : {"cudaMemcpyAsync", "cudaErrorInvalidValue", "device 1", "cuda_stream.cpp:"})
         CHECK(message.find(part) != std::string::npos);
     standin::inject_failure("cudaStreamSynchronize", 1, cudaErrorNotSupported);
@@ -76,7 +78,7 @@ TEST_CASE("a call that fails names itself, its status, the device and the place;
     stream->synchronize();
 }
 
-TEST_CASE("a child of a process that has asked the driver makes no call, and destructors return") {
+TEST_CASE("a child of a process that has used the driver makes no call, and destructors return") {
     Machine m;
     auto stream = m.backend.make_stream(0, StreamRole::compute);
     auto event = m.backend.make_event(0, false);
@@ -109,8 +111,8 @@ TEST_CASE("a child of a process that has asked the driver makes no call, and des
     stream->synchronize();
 }
 
-// In a process of its own: the context is lost for good.
-TEST_CASE("after a lost context CUDA is not asked again", "[.lost_calls]") {
+// In a separate process: the context is lost permanently.
+TEST_CASE("after a lost context CUDA is not called again", "[.lost_calls]") {
     Machine m;
     const auto stream = m.backend.make_stream(0, StreamRole::compute);
     stream->run(test::write_nowhere, 1);

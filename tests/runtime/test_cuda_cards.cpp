@@ -1,6 +1,8 @@
-// The CUDA backend on machines of several cards, with and without peer access, of logical ones, and without a driver.
+// The CUDA backend on machines with several GPUs, with and without peer access, with logical devices, and without a
+// driver.
 
 #include "lockstep/tests/cuda_standin/standin_machine.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using test::Memory;
@@ -14,14 +16,14 @@ const Device host;
 
 /// to = from + 1 by a kernel.
 void add_one(StreamImpl& stream, int* to, const int* from, std::int64_t n) {
-    stream.run([=](const Launch& launch) { test::add_one(launch, to, from, n); }, 1);
+    stream.run([=](const ExecContext& context) { test::add_one(context, to, from, n); }, 1);
 }
 
 }  // namespace
 
-TEST_CASE("peers: opened once per pair, read by kernels, copied straight") {
+TEST_CASE("peer access is enabled once per pair, for kernel reads and direct copies") {
     Machine m(3);
-    CHECK(m.backend.peer_access(1, 0));  // it could be opened
+    CHECK(m.backend.peer_access(1, 0));  // access is possible
     CHECK(standin::contexts().empty());
     const auto stream = m.backend.make_stream(1, StreamRole::compute);
     const Memory a(m, 0, 100), b(m, 1, 100);
@@ -53,7 +55,7 @@ TEST_CASE("peers: opened once per pair, read by kernels, copied straight") {
     CHECK(pair.kernel_reads == 1);
 }
 
-TEST_CASE("cards without peer access copy through the host, whole and in rows") {
+TEST_CASE("cards without peer access copy through the host, whole and by rows") {
     Machine m(2, nullptr, false);
     CHECK_FALSE(m.backend.peer_access(1, 0));
     const auto stream = m.backend.make_stream(0, StreamRole::reduce);
@@ -100,7 +102,7 @@ TEST_CASE("one GPU as several logical devices") {
     CHECK(m.backend.info(5).free_memory == info.total_memory - b.bytes);
     // The share is a limit, although the GPU has more.
     CHECK(m.backend.allocate(5, info.total_memory) == nullptr);
-    second->run([](const Launch& launch) { CHECK(launch.device == Device::cuda(5)); }, 1);
+    second->run([](const ExecContext& context) { CHECK(context.device == Device::cuda(5)); }, 1);
 }
 
 TEST_CASE("a malformed number of logical devices is an error, every time") {
@@ -111,7 +113,7 @@ TEST_CASE("a malformed number of logical devices is an error, every time") {
     }
 }
 
-TEST_CASE("no driver, an old driver, no GPU: no devices, and why") {
+TEST_CASE("without a driver, with an old driver, or without a GPU there are no devices, and the reason is given") {
     standin::Config config;
     config.driver = standin::Driver::absent;
     standin::reset(config);

@@ -1,4 +1,4 @@
-// Which errors of the CUDA runtime end everything: those of which the toolkit's own header says so.
+// Errors of the CUDA runtime after which the context is lost: those for which the toolkit's header documents it.
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -14,7 +14,7 @@ using namespace lockstep;
 
 namespace {
 
-/// The errors of the runtime with what the header says of each.
+/// The errors of the runtime with their documentation in the header.
 std::vector<std::pair<cudaError_t, std::string>> documented_errors() {
     std::ifstream file(DRIVER_TYPES);
     std::stringstream text;
@@ -38,7 +38,7 @@ std::vector<std::pair<cudaError_t, std::string>> documented_errors() {
 
 }  // namespace
 
-TEST_CASE("every error after which the process must be started again is known as one") {
+TEST_CASE("every error that requires a restart of the process is recognised") {
     const auto errors = documented_errors();
     int fatal = 0;
     for (const auto& [code, text] : errors) {
@@ -51,7 +51,7 @@ TEST_CASE("every error after which the process must be started again is known as
     CHECK(fatal >= 10);
 }
 
-TEST_CASE("what a program recovers from does not count as lost") {
+TEST_CASE("recoverable errors do not count as a lost context") {
     for (const cudaError_t code :
          {cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorInvalidConfiguration,
           cudaErrorNotReady, cudaErrorNoKernelImageForDevice, cudaErrorPeerAccessAlreadyEnabled,
@@ -59,7 +59,7 @@ TEST_CASE("what a program recovers from does not count as lost") {
         CHECK_FALSE(cuda::loses_context(code));
 }
 
-TEST_CASE("a card that the build has no code for: the error says how to build it") {
+TEST_CASE("the error about a card without code in the build says how to build it") {
     standin::reset({});
     try {
         cuda::check(cudaErrorNoKernelImageForDevice, "add_one");

@@ -1,4 +1,4 @@
-// Devices by name, which of them are visible, and every message about those that are not.
+// Names of devices, visible devices, and all messages about invisible ones.
 #include "lockstep/runtime/device.h"
 
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/data/image_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/versions.h"
@@ -20,7 +21,7 @@ using namespace lockstep;
 
 namespace {
 
-/// What the call throws, or an empty string.
+/// Message of the exception that the call throws, or an empty string.
 template <class F>
 std::string refusal(F call) {
     try {
@@ -38,7 +39,7 @@ struct ProgramRun {
     std::string output;
 };
 
-/// Runs lockstep-info in an environment of its own: a process reads its environment once.
+/// Runs lockstep-info in a separate environment: a process reads its environment once.
 ProgramRun info(const std::string& environment, const std::string& arguments) {
     const std::string command = "env -u CUDA_VISIBLE_DEVICES -u LOCKSTEP_CPU_DEVICES -u LOCKSTEP_CPU_ISA " +
                                 environment + " '" LOCKSTEP_INFO "' " + arguments + " 2>&1";
@@ -106,7 +107,7 @@ TEST_CASE("lists of devices are checked") {
     CHECK(contains(absent, "LOCKSTEP_CPU_DEVICES"));
 }
 
-TEST_CASE("a CUDA device that is not there is refused with the reason") {
+TEST_CASE("an unavailable CUDA device is rejected with the reason") {
     const int gpus = device_count(DeviceKind::cuda);
     CHECK(cuda_absence_reason().empty() == (gpus > 0));
     const std::string text = refusal([&] { require_visible(Device::cuda(gpus)); });
@@ -116,7 +117,7 @@ TEST_CASE("a CUDA device that is not there is refused with the reason") {
     CHECK_NOTHROW(require_visible(Device::cpu(0)));
 }
 
-TEST_CASE("devices tell what they are") {
+TEST_CASE("devices report their properties") {
     const DeviceInfo device = device_info(Device::cpu(0));
     CHECK_FALSE(device.name.empty());
     CHECK(device.units >= 1);
@@ -129,20 +130,20 @@ TEST_CASE("devices tell what they are") {
     CHECK_THROWS_AS(peer_access(Device::cpu(0), Device::cpu(1000)), InvalidArgument);
 }
 
-TEST_CASE("CUDA_VISIBLE_DEVICES governs virtual devices where there is no driver") {
+TEST_CASE("CUDA_VISIBLE_DEVICES selects virtual devices if there is no driver") {
     using List = std::vector<int>;
     const auto visible = [](const char* value) { return visible_cpu_devices(4, value, false); };
     const List all = {0, 1, 2, 3};
     CHECK(visible("1,0") == List{1, 0});
     CHECK(visible("3") == List{3});
     CHECK(visible(" 2 , 1") == List{2, 1});
-    SECTION("as the driver does it, the list ends at the first number that does not exist") {
+    SECTION("as in the driver, the list ends at the first number that does not exist") {
         CHECK(visible("2,4,1") == List{2});
         CHECK(visible("2,-1,1") == List{2});
         CHECK(visible("4").empty());
         CHECK(visible("-2").empty());
     }
-    SECTION("no list of numbers, or no GPU: about GPUs only") {
+    SECTION("anything but a list of numbers, or no GPU, concerns GPUs only") {
         for (const char* value :
              {"", "-1", "-1,0", "GPU-8f3a,GPU-11", "0,GPU-8f3a", "MIG-1", "0,,1", "0,1,", "none", " "}) {
             INFO(value);
@@ -150,13 +151,13 @@ TEST_CASE("CUDA_VISIBLE_DEVICES governs virtual devices where there is no driver
         }
         CHECK(visible(nullptr) == all);
     }
-    SECTION("with a driver it never governs them") { CHECK(visible_cpu_devices(4, "1,0", true) == all); }
-    SECTION("a device twice is refused") {
+    SECTION("with a driver it never selects virtual devices") { CHECK(visible_cpu_devices(4, "1,0", true) == all); }
+    SECTION("a duplicate device is rejected") {
         CHECK(contains(refusal([&] { visible("0,1,0"); }), "CUDA_VISIBLE_DEVICES=0,1,0 lists device 0 twice"));
     }
 }
 
-TEST_CASE("lockstep-info: the environment decides about devices") {
+TEST_CASE("lockstep-info: the environment selects devices") {
     CHECK(cpu_devices(report("")) == 2);
     const auto five = report("LOCKSTEP_CPU_DEVICES=5");
     CHECK(cpu_devices(five) == 5);
@@ -189,7 +190,7 @@ TEST_CASE("lockstep-info: malformed environment and flags end with status 2") {
     CHECK(info("", "--help").status == 0);
 }
 
-TEST_CASE("lockstep-info: text and JSON say the same") {
+TEST_CASE("lockstep-info: text and JSON agree") {
     const ProgramRun text = info("LOCKSTEP_CPU_ISA=generic", "");
     const auto json = report("LOCKSTEP_CPU_ISA=generic");
     REQUIRE(text.status == 0);
@@ -204,6 +205,11 @@ TEST_CASE("lockstep-info: text and JSON say the same") {
     for (const auto& [name, version] : library_versions()) {
         CHECK(json["versions"][name] == version);
         CHECK(contains(text.output, version));
+    }
+    for (const ImageFormat& format : image_formats()) {
+        CHECK(json["image_formats"][format.name] == format.built_in);
+        CHECK(contains(text.output, format.name));
+        CHECK(contains(text.output, format.build_hint) != format.built_in);
     }
 }
 

@@ -10,11 +10,11 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -68,7 +68,7 @@ void check_rounding(int exponent_bits, int mantissa_bits) {
         if (std::isnan(value) ? !std::isnan(found) : found != expected || std::signbit(found) != std::signbit(value))
             FAIL("value " << value << " gives " << found << ", not " << expected);
     };
-    // Around every number and every middle between two of them, where rounding turns.
+    // Around every number and every midpoint between two numbers, where the rounding direction changes.
     for (unsigned pattern = 0; pattern < 0x7fffu; ++pattern) {
         const double low = value_of(static_cast<std::uint16_t>(pattern), exponent_bits, mantissa_bits);
         const double high = value_of(static_cast<std::uint16_t>(pattern + 1), exponent_bits, mantissa_bits);
@@ -90,7 +90,7 @@ void check_rounding(int exponent_bits, int mantissa_bits) {
     }
 }
 
-/// What PyTorch makes of a number that every dtype here can hold, possibly rounded.
+/// PyTorch's result for a number that every dtype here can represent, possibly rounded.
 double as(double value, DType dtype) {
     switch (dtype) {
         case DType::f32: return static_cast<double>(static_cast<float>(value));
@@ -115,7 +115,7 @@ TEST_CASE("sizes and names") {
     }
 }
 
-TEST_CASE("every bit pattern of f16 and bf16 means what it should and survives the way through f32") {
+TEST_CASE("every bit pattern of f16 and bf16 has the right value and survives conversion to f32 and back") {
     check_all_patterns<Half>(5, 10);
     check_all_patterns<BFloat16>(8, 7);
 }
@@ -139,13 +139,13 @@ TEST_CASE("every dtype stores and converts to every other, on host and device") 
                 for (std::size_t i = 0; i < values.size(); ++i) CHECK(found[i] == as(as(values[i], from), to));
                 // The same through a view that is not contiguous.
                 const Tensor turned = source.transpose(0, 1).to(to);
-                CHECK(turned.is_contiguous() == (from != to));  // what has the dtype is itself
+                CHECK(turned.is_contiguous() == (from != to));  // a tensor that has the dtype is returned unchanged
                 CHECK(turned.select(0, 1).select(0, 1).item() == as(as(values[5], from), to));
             }
         }
 }
 
-TEST_CASE("negative numbers and large integers keep their value where the dtype can hold it") {
+TEST_CASE("negative numbers and large integers keep their value if the dtype can hold it") {
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64})
         CHECK(Tensor::scalar(-3).to(dtype).item() == -3);
     const std::vector<std::int64_t> large = {std::numeric_limits<std::int64_t>::max(), -5000000000,
@@ -154,7 +154,7 @@ TEST_CASE("negative numbers and large integers keep their value where the dtype 
     CHECK(Tensor::from(large, {3}).slice(0, 1, 2).to(DType::f64).item() == -5e9);
 }
 
-TEST_CASE("values go in and out as the dtype's own C++ type") {
+TEST_CASE("values are read and written as the dtype's C++ type") {
     const std::vector<bool> flags = {true, false, true};
     CHECK(Tensor::from(flags, {3}).dtype() == DType::boolean);
     CHECK(Tensor::from(flags, {3}, Device::cpu(0)).to_vector<bool>() == flags);

@@ -1,5 +1,5 @@
-// Environment variables: a malformed one is an error that names it, in this process and wherever it is read.
-#include "lockstep/runtime/internal/environment.h"
+// Environment variables: a malformed one is an error that names it, in this process and everywhere it is read.
+#include "lockstep/runtime/internal/process.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,11 +14,11 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -27,7 +27,7 @@ struct ProgramRun {
     std::string output;
 };
 
-/// Runs the hidden case below in a process of its own: a process reads its environment once.
+/// Runs the hidden case below in a separate process: a process reads its environment once.
 ProgramRun child(const std::string& setting) {
     std::array<char, 4096> part{};
     const ssize_t length = readlink("/proc/self/exe", part.data(), part.size() - 1);
@@ -103,7 +103,7 @@ TEST_CASE("well-formed variables work") {
     }
 }
 
-TEST_CASE("malformed variables are refused, every time, and nothing dies of them") {
+TEST_CASE("malformed variables are rejected every time and crash nothing") {
     for (const char* setting : {"LOCKSTEP_CHECK_ORDER=yes", "LOCKSTEP_CPU_SERIAL=on", "LOCKSTEP_CPU_DEVICES=0",
                                 "LOCKSTEP_CPU_DEVICES=two", "LOCKSTEP_CPU_DEVICES=65", "LOCKSTEP_INJECT_DELAYS=fast",
                                 "LOCKSTEP_INJECT_DELAYS=-1", "LOCKSTEP_CPU_ISA=sse9", "LOCKSTEP_CONV=fast"}) {

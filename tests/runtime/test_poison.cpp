@@ -1,5 +1,5 @@
-// Memory that work did not declare is poisoned while it runs, under AddressSanitizer; elsewhere nothing happens.
-#include "lockstep/runtime/internal/poison.h"
+// Memory that work did not declare is poisoned while it runs, under AddressSanitizer; no-op otherwise.
+#include "lockstep/runtime/cpu/serial_mode.h"
 
 #include <optional>
 
@@ -16,7 +16,7 @@ constexpr bool sanitized = false;
 
 using namespace lockstep;
 
-TEST_CASE("only declared bytes of live blocks may be touched while a scope lives") {
+TEST_CASE("only declared bytes of live blocks are accessible inside a scope") {
     CHECK(poison::available == sanitized);
     std::vector<char> first(512), second(512), not_live(64);
     const Access declared[] = {{first.data() + 64, 100, Device::cpu(0), Access::Mode::read},

@@ -1,4 +1,4 @@
-// Random numbers: the published vectors of Philox, and what seeds, steps and ordinals do.
+// Random numbers: the published vectors of Philox, and the effect of seeds, steps and ordinals.
 #include "lockstep/runtime/random.h"
 
 #include <cmath>
@@ -22,12 +22,12 @@ TEST_CASE("Philox 4x32-10 gives the vectors published with Random123") {
 }
 
 TEST_CASE("four neighbours share a block") {
-    const StepState state{5, 6, 7};
+    const StepCounters state{5, 6, 7};
     for (std::uint64_t index = 0; index < 64; ++index)
         CHECK(random_bits(state, 3, index) == philox(state, 3, index / 4)[index % 4]);
 }
 
-TEST_CASE("seeds, steps, microbatches, ordinals and elements all draw other numbers") {
+TEST_CASE("seeds, steps, microbatches, ordinals and elements all draw different numbers") {
     std::set<Block> seen;
     std::size_t drawn = 0;
     for (const std::uint64_t seed : {0ull, 1ull, 2ull, 1ull << 32, ~0ull})
@@ -41,14 +41,14 @@ TEST_CASE("seeds, steps, microbatches, ordinals and elements all draw other numb
     CHECK(seen.size() == drawn);
 }
 
-TEST_CASE("uniform numbers lie in [0, 1), both ends as close as 24 bits allow") {
+TEST_CASE("uniform numbers are in [0, 1), with both ends as close as 24 bits allow") {
     CHECK(to_uniform(0) == 0);
     CHECK(to_uniform(0xFFFFFFFF) < 1);
     CHECK(to_uniform(0xFFFFFFFF) == 1 - std::ldexp(1.0f, -24));
     CHECK(to_uniform(0x80000000) == 0.5f);
 }
 
-TEST_CASE("manual_seed makes everything drawn from now on reproducible") {
+TEST_CASE("manual_seed makes all later draws reproducible") {
     const auto draw = [](std::uint64_t seed) {
         manual_seed(seed);
         std::vector<float> values = Tensor::rand({7}).to_vector<float>();
@@ -69,7 +69,7 @@ TEST_CASE("manual_seed makes everything drawn from now on reproducible") {
     CHECK(current_seed() == 0);
 }
 
-TEST_CASE("calls one after another draw other numbers") {
+TEST_CASE("consecutive calls draw different numbers") {
     manual_seed(3);
     const std::vector<float> a = Tensor::rand({8}).to_vector<float>();
     const std::vector<float> b = Tensor::rand({8}).to_vector<float>();

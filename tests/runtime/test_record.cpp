@@ -1,4 +1,4 @@
-// Records: kernels are made once, and while a trace is on, operations are taken instead of executed.
+// Records: kernels are created once, and during a trace operations are recorded instead of executed.
 #include "lockstep/runtime/record.h"
 
 #include <algorithm>
@@ -16,11 +16,12 @@
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/trace.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -56,7 +57,7 @@ struct Various {
     std::vector<std::pair<int, int>> ranges = {{0, 2}, {2, 3}};
     std::vector<int> numbers = {1, 2};
     std::string text = "text";
-    Reach where = Reach::shard;
+    OperationScope where = OperationScope::shard;
     bool flag = false;
     std::int64_t last = 7;
 };
@@ -81,7 +82,7 @@ TEST_CASE("an operation without a kernel is named") {
     CHECK(contains(text, "cpu"));
 }
 
-TEST_CASE("what differs in any attribute is another operation") {
+TEST_CASE("operations with any different attribute are different") {
     const Various one;
     CHECK(described(one) == described(Various{}));
     std::set<std::string> all{described(one)};
@@ -97,12 +98,12 @@ TEST_CASE("what differs in any attribute is another operation") {
     differs([](Various& v) { v.numbers = {1}; });
     differs([](Various& v) { v.numbers = {1, 2, 3}; });
     differs([](Various& v) { v.text = "texts"; });
-    differs([](Various& v) { v.where = Reach::all_shards; });
+    differs([](Various& v) { v.where = OperationScope::all_shards; });
     differs([](Various& v) { v.flag = true; });
     differs([](Various& v) { v.last = 8; });
 }
 
-TEST_CASE("a kernel is made once for its operation, attributes, layouts and threads") {
+TEST_CASE("a kernel is created once for its operation, attributes, layouts and threads") {
     KernelTable& table = KernelTable::of(DeviceKind::cpu);
     const auto make = [&](double value, KernelRequest request) {
         return table.make(*make_operation(Fill{value}), request);
@@ -120,19 +121,19 @@ TEST_CASE("a kernel is made once for its operation, attributes, layouts and thre
     wide.out[0].dtype = DType::f64;
     CHECK(make(1.5, wide) != first);
     KernelRequest elsewhere = fill_request({3, 4});
-    elsewhere.out[0].offset = 100;  // not part of the kernel: it is told addresses
+    elsewhere.out[0].offset = 100;  // not part of the kernel, which gets addresses
     CHECK(make(1.5, elsewhere) == first);
     CHECK(elsewhere.out[0].offset == 100);
 }
 
-TEST_CASE("tensors on different devices are refused by name") {
+TEST_CASE("tensors on different devices are rejected by name") {
     const std::string text = refusal([] { add(numbers(Device::cpu(0)), numbers(Device::cpu(1))); });
     CHECK(contains(text, "cpu:0"));
     CHECK(contains(text, "cpu:1"));
     CHECK(contains(text, ".to(device)"));
 }
 
-TEST_CASE("a trace takes records instead of executing them") {
+TEST_CASE("a trace collects records instead of executing them") {
     const Tensor weight = numbers(Device::cpu(1));
     Trace trace({Device::cpu(0), 1, true, 4});
     CHECK(Trace::current() == nullptr);
@@ -152,7 +153,7 @@ TEST_CASE("a trace takes records instead of executing them") {
         CHECK(contains(out.str(), "traced"));
     }
     CHECK(Trace::current() == nullptr);
-    REQUIRE(trace.records().size() == 2);  // views make none
+    REQUIRE(trace.records().size() == 2);  // views create none
     CHECK(names(trace.records())[1] == "relu");
     CHECK(trace.commits().empty());
 
@@ -169,7 +170,7 @@ TEST_CASE("a trace takes records instead of executing them") {
     CHECK(trace.buffers() == 3);
 }
 
-TEST_CASE("reading a value inside a trace is an error that says so") {
+TEST_CASE("reading a value inside a trace is an error that explains it") {
     const Tensor outside = numbers();
     const Tensor host = numbers(Device::host());
     Trace trace({Device::cpu(0), 1, false, 1});
@@ -192,7 +193,7 @@ TEST_CASE("reading a value inside a trace is an error that says so") {
     CHECK(outside.to_vector<float>() == Floats{1, 2, 3, 4, 5, 6});
 }
 
-TEST_CASE("writes to tensors outside the trace are refused, those inside are records") {
+TEST_CASE("writes to tensors outside the trace are rejected, and those inside are records") {
     const Tensor outside = numbers();
     Trace trace({Device::cpu(0), 1, false, 1});
     {
@@ -213,7 +214,7 @@ TEST_CASE("writes to tensors outside the trace are refused, those inside are rec
 TEST_CASE("a tensor kept from one forward cannot be used in the next") {
     Tensor kept;
     for (int run = 0; run < 2; ++run) {
-        Trace trace({Device::cpu(1), 1, false, 1});  // the second one may lie where the first one lay
+        Trace trace({Device::cpu(1), 1, false, 1});  // may have the same address as the first one
         const TraceScope scope(trace);
         const Tensor x = trace.input(plain({2, 3}));
         if (run == 0)
@@ -226,7 +227,7 @@ TEST_CASE("a tensor kept from one forward cannot be used in the next") {
     CHECK(contains(refusal([&] { relu(kept); }), "relu: a tensor of shape (2, 3) is from inside a forward"));
 }
 
-TEST_CASE("a view of a captured tensor in a backend's own layout leaves its values outside the trace") {
+TEST_CASE("a view of a captured tensor in an opaque layout leaves its values outside the trace") {
     const Tensor image = conv2d(Tensor::full({1, 16, 5, 5}, 1, DType::f32, Device::cpu(0)),
                                 Tensor::full({32, 16, 1, 1}, 0.5, DType::f32, Device::cpu(0)));
     Trace trace({Device::cpu(0), 1, false, 1});
@@ -265,7 +266,7 @@ TEST_CASE("autograd appends backward's records, and random operations get ordina
     CHECK(std::adjacent_find(ordinals.begin(), ordinals.end()) == ordinals.end());
 }
 
-TEST_CASE("what commits is kept apart, and may write outside") {
+TEST_CASE("commit records are separate, and may write outside") {
     const Tensor mean = Tensor::zeros({2}, DType::f32, Device::cpu(0));
     const Tensor var = Tensor::full({2}, 1, DType::f32, Device::cpu(0));
     Trace trace({Device::cpu(0), 1, true, 1});
@@ -301,12 +302,12 @@ TEST_CASE("compute scopes nest") {
 
 namespace {
 
-/// Kernels whose factories tests hold up: `number` says which.
+/// Kernels whose factories are blocked by tests, identified by `number`.
 struct Held {
     static constexpr const char* name = "held";
     int number = 0;
 };
-testing::Gate first_has_begun, second_is_made;
+test::Gate first_has_begun, second_is_made;
 std::atomic<int> made{0}, failures_left{0};
 
 std::shared_ptr<const Kernel> held_kernel(int number) {
@@ -321,7 +322,7 @@ std::unique_ptr<Kernel> make_held(const Held& held, KernelRequest&) {
         second_is_made.pass();
     }
     if (held.number == 3) held_kernel(4);
-    if (held.number == 5 && failures_left-- > 0) throw InvalidArgument("held: not this time");
+    if (held.number == 5 && failures_left-- > 0) throw InvalidArgument("held: planted failure");
     ++made;
     return make_kernel([](const KernelArgs&) {});
 }
@@ -336,11 +337,11 @@ bool with_held_kernels() {
 
 }  // namespace
 
-TEST_CASE("a kernel is made while another thread's factory waits for it") {
+TEST_CASE("a kernel is created while another thread's factory waits for it") {
     REQUIRE(with_held_kernels());
     std::thread first([] { held_kernel(1); });
     first_has_begun.pass();
-    held_kernel(2);  // with a lock around factories this would wait for the first, and the first for this
+    held_kernel(2);  // with a lock around factories, this would wait for the first one and vice versa
     second_is_made.open();
     first.join();
     CHECK(made == 2);
@@ -349,7 +350,7 @@ TEST_CASE("a kernel is made while another thread's factory waits for it") {
     CHECK(made == 2);
 }
 
-TEST_CASE("a factory may make kernels, and one that throws is called again") {
+TEST_CASE("a factory may create kernels, and one that throws is called again") {
     REQUIRE(with_held_kernels());
     const int before = made;
     const auto outer = held_kernel(3);
@@ -363,7 +364,7 @@ TEST_CASE("a factory may make kernels, and one that throws is called again") {
     CHECK(made == before + 3);
 }
 
-TEST_CASE("threads that want one kernel at once get the same one") {
+TEST_CASE("threads that request one kernel at once get the same one") {
     REQUIRE(with_held_kernels());
     const int before = made;
     std::vector<std::shared_ptr<const Kernel>> found(8);
@@ -374,7 +375,7 @@ TEST_CASE("threads that want one kernel at once get the same one") {
     for (const auto& kernel : found) CHECK(kernel == found.front());
 }
 
-TEST_CASE("kernels that nobody uses are bounded, those in use stay, and the last used stay longest") {
+TEST_CASE("the number of unused kernels is bounded, those in use stay, and the least recently used is evicted") {
     REQUIRE(with_held_kernels());
     const auto in_use = held_kernel(1000);
     const std::weak_ptr<const Kernel> oldest = held_kernel(1001), often = held_kernel(1002);

@@ -1,15 +1,15 @@
-// Serial mode under AddressSanitizer: work that touches device memory it did not declare ends the program with a
-// report. The programs that must end so are this one, started again with one of the hidden cases below.
+// Serial mode under AddressSanitizer: work that accesses undeclared device memory ends the program with a report. These
+// tests start this program again with one of the hidden cases below.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
-#include "lockstep/runtime/internal/poison.h"
+#include "lockstep/runtime/cpu/serial_mode.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/child_process.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using namespace lockstep;
 
@@ -28,10 +28,11 @@ struct Blocks {
     void work(std::size_t written, std::size_t read, std::size_t read_of_peer) const {
         const Access declared[] = {part(a, Access::Mode::write), part(b, Access::Mode::read),
                                    part(peer, Access::Mode::peer_read)};
-        stream.run("planted", declared, [=, to = a->data(), from = b->data(), other = peer->data()](const Launch&) {
-            static_cast<volatile char*>(to)[written] = static_cast<volatile char*>(from)[read];
-            static_cast<volatile char*>(to)[0] = static_cast<volatile char*>(other)[read_of_peer];
-        });
+        stream.run("planted", declared,
+                   [=, to = a->data(), from = b->data(), other = peer->data()](const ExecContext&) {
+                       static_cast<volatile char*>(to)[written] = static_cast<volatile char*>(from)[read];
+                       static_cast<volatile char*>(to)[0] = static_cast<volatile char*>(other)[read_of_peer];
+                   });
     }
 };
 
@@ -57,7 +58,7 @@ Outcome run_case(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("child: all is declared", "[.child]") {
+TEST_CASE("child: all accesses are declared", "[.child]") {
     Blocks blocks;
     blocks.work(0, 0, 0);
     blocks.work(511, 511, 511);
@@ -65,14 +66,14 @@ TEST_CASE("child: all is declared", "[.child]") {
     blocks.stream.copy(blocks.a->data(), Device::cpu(0), blocks.peer->data(), Device::cpu(1), 1024);
     blocks.stream.copy_2d(blocks.a->data(), 16, Device::cpu(0), blocks.peer->data(), 64, Device::cpu(1), 16, 16);
     blocks.stream.synchronize();
-    static_cast<char*>(blocks.b->data())[1000] = 1;  // between pieces of work nothing is out of reach
+    static_cast<char*>(blocks.b->data())[1000] = 1;  // between pieces of work all memory is accessible
 }
-TEST_CASE("child: a write beyond what is declared", "[.child]") { Blocks().work(512, 0, 0); }
-TEST_CASE("child: a read beyond what is declared", "[.child]") { Blocks().work(0, 512, 0); }
-TEST_CASE("child: a read of a peer beyond what is declared", "[.child]") { Blocks().work(0, 0, 1000); }
+TEST_CASE("child: an undeclared write", "[.child]") { Blocks().work(512, 0, 0); }
+TEST_CASE("child: an undeclared read", "[.child]") { Blocks().work(0, 512, 0); }
+TEST_CASE("child: an undeclared read of a peer's memory", "[.child]") { Blocks().work(0, 0, 1000); }
 
-TEST_CASE("work that declares all it touches runs in serial mode") {
-    const Outcome outcome = run_case("child: all is declared");
+TEST_CASE("work that declares all its accesses runs in serial mode") {
+    const Outcome outcome = run_case("child: all accesses are declared");
     INFO(outcome.text);
     CHECK(outcome.status == 0);
 }
@@ -82,8 +83,8 @@ TEST_CASE("undeclared accesses are reported", "[.poison]") {
         std::printf("skipped: undeclared accesses are reported only by builds with AddressSanitizer\n");
         return;
     }
-    for (const char* const name : {"child: a write beyond what is declared", "child: a read beyond what is declared",
-                                   "child: a read of a peer beyond what is declared"}) {
+    for (const char* const name :
+         {"child: an undeclared write", "child: an undeclared read", "child: an undeclared read of a peer's memory"}) {
         const Outcome outcome = run_case(name);
         INFO(name << "\n" << outcome.text);
         CHECK(outcome.status == reported);

@@ -1,4 +1,4 @@
-// Streams and events: what is ordered, what is refused, and how failures surface.
+// Streams and events: order, rejected calls, and reporting of failures.
 #include "lockstep/runtime/stream.h"
 
 #include <array>
@@ -10,13 +10,15 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::Gate;
-using lockstep::testing::message_of;
-using lockstep::testing::serial;
+using lockstep::test::contains;
+using lockstep::test::Gate;
+using lockstep::test::message_of;
+using lockstep::test::serial;
 
 namespace {
 
@@ -48,7 +50,7 @@ std::vector<std::uint8_t> pattern(std::size_t count, int start = 0) {
 
 }  // namespace
 
-TEST_CASE("a stream has a name and is one object for each device, role and index") {
+TEST_CASE("a stream has a name and is one object per device, role and index") {
     CHECK(&Stream::of(Device::cpu(1)) == &second());
     CHECK(&Stream::of(Device::cpu(1), StreamRole::compute, 1) != &second());
     CHECK(&Stream::of(Device::cpu(1), StreamRole::input) != &second());
@@ -62,9 +64,10 @@ TEST_CASE("a stream has a name and is one object for each device, role and index
     CHECK(contains(message_of<InvalidArgument>([] { Event event(Device::cpu(99)); }), "cpu:99"));
 }
 
-TEST_CASE("work of one stream runs in the order of its enqueues") {
-    std::vector<int> seen;  // no lock: that is the point
-    for (int i = 0; i < 5000; ++i) first().run("append", nothing, [&seen, i](const Launch&) { seen.push_back(i); });
+TEST_CASE("work of one stream runs in the order in which it was enqueued") {
+    std::vector<int> seen;  // deliberately without a lock
+    for (int i = 0; i < 5000; ++i)
+        first().run("append", nothing, [&seen, i](const ExecContext&) { seen.push_back(i); });
     first().synchronize();
     CHECK(first().idle());
     std::vector<int> expected(5000);
@@ -72,11 +75,11 @@ TEST_CASE("work of one stream runs in the order of its enqueues") {
     CHECK(seen == expected);
 }
 
-TEST_CASE("work is told its device, and runs on a thread of its own with the threads asked for") {
+TEST_CASE("work gets its device, and runs on a separate thread with the requested number of threads") {
     Device where;
     std::thread::id worker;
-    second().run("look", nothing, [&](const Launch& launch) {
-        where = launch.device;
+    second().run("look", nothing, [&](const ExecContext& context) {
+        where = context.device;
         worker = std::this_thread::get_id();
     });
     second().synchronize();
@@ -90,13 +93,13 @@ TEST_CASE("an event orders streams of two devices") {
     int value = 0;
     int seen = -1;
     Event written(Device::cpu(0), true);
-    first().run("write", nothing, [&](const Launch&) {
+    first().run("write", nothing, [&](const ExecContext&) {
         gate.pass();
         value = 42;
     });
     first().record(written);
     second().wait(written);
-    second().run("read", nothing, [&](const Launch&) { seen = value; });
+    second().run("read", nothing, [&](const ExecContext&) { seen = value; });
     CHECK_FALSE(written.done());
     CHECK_FALSE(first().idle());
     CHECK_FALSE(second().idle());
@@ -108,17 +111,17 @@ TEST_CASE("an event orders streams of two devices") {
     first().synchronize();
 }
 
-TEST_CASE("a wait means the latest record before it") {
+TEST_CASE("a wait applies to the latest record before it") {
     if (serial()) return;
     Gate gate;
     Event event(Device::cpu(0));
     first().record(event);
     event.synchronize();
-    second().wait(event);  // of the first record, whatever comes later
-    first().run("hold", nothing, [&](const Launch&) { gate.pass(); });
+    second().wait(event);  // the first record, regardless of later ones
+    first().run("hold", nothing, [&](const ExecContext&) { gate.pass(); });
     first().record(event);
     bool ran = false;
-    second().run("not held", nothing, [&](const Launch&) { ran = true; });
+    second().run("not held", nothing, [&](const ExecContext&) { ran = true; });
     second().synchronize();
     CHECK(ran);
     CHECK_FALSE(event.done());
@@ -127,7 +130,7 @@ TEST_CASE("a wait means the latest record before it") {
     CHECK(event.done());
 }
 
-TEST_CASE("an event never recorded is done, no wait, and has no time") {
+TEST_CASE("an event that was never recorded is done, waits for nothing, and has no time") {
     const Event never(Device::cpu(0), true);
     Event once(Device::cpu(0), true), untimed(Device::cpu(0));
     CHECK(never.done());
@@ -148,7 +151,8 @@ TEST_CASE("an event never recorded is done, no wait, and has no time") {
 TEST_CASE("elapsed time is that between the two points") {
     Event start(Device::cpu(0), true), end(Device::cpu(0), true);
     first().record(start);
-    first().run("sleep", nothing, [](const Launch&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
+    first().run("sleep", nothing,
+                [](const ExecContext&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
     first().record(end);
     end.synchronize();
     CHECK(Event::elapsed_ms(start, end) >= 30);
@@ -157,35 +161,35 @@ TEST_CASE("elapsed time is that between the two points") {
     CHECK(Event::elapsed_ms(end, start) <= -30);
 }
 
-TEST_CASE("an event may go away while work still waits for it") {
+TEST_CASE("an event may be destroyed while work still waits for it") {
     if (serial()) return;
     Gate gate;
     bool ran = false;
     {
         Event event(Device::cpu(0));
-        first().run("hold", nothing, [&](const Launch&) { gate.pass(); });
+        first().run("hold", nothing, [&](const ExecContext&) { gate.pass(); });
         first().record(event);
         second().wait(event);
-        second().run("after", nothing, [&](const Launch&) { ran = true; });
+        second().run("after", nothing, [&](const ExecContext&) { ran = true; });
     }
     gate.open();
     second().synchronize();
     CHECK(ran);
 }
 
-TEST_CASE("waiting for a stream waits for all it has been given, and not for more") {
+TEST_CASE("waiting for a stream covers all its work so far, and no more") {
     if (serial()) return;
     Gate gate, later;
     int value = 0;
     int seen = -1;
-    first().run("write", nothing, [&](const Launch&) {
+    first().run("write", nothing, [&](const ExecContext&) {
         gate.pass();
         value = 7;
     });
     second().wait(first());
     second().wait(second());
-    first().run("later", nothing, [&](const Launch&) { later.pass(); });
-    second().run("read", nothing, [&](const Launch&) { seen = value; });
+    first().run("later", nothing, [&](const ExecContext&) { later.pass(); });
+    second().run("read", nothing, [&](const ExecContext&) { seen = value; });
     gate.open();
     second().synchronize();
     CHECK(seen == 7);
@@ -194,14 +198,14 @@ TEST_CASE("waiting for a stream waits for all it has been given, and not for mor
     first().synchronize();
 }
 
-TEST_CASE("devices work at the same time: each ends only when the other has begun") {
+TEST_CASE("devices work at the same time, and each ends only after the other has begun") {
     if (serial()) return;
     Gate begun[2];
-    first().run("zero", nothing, [&](const Launch&) {
+    first().run("zero", nothing, [&](const ExecContext&) {
         begun[0].open();
         begun[1].pass();
     });
-    second().run("one", nothing, [&](const Launch&) {
+    second().run("one", nothing, [&](const ExecContext&) {
         begun[1].open();
         begun[0].pass();
     });
@@ -212,9 +216,9 @@ TEST_CASE("two streams of one device do not wait for each other") {
     if (serial()) return;
     Gate gate;
     Stream& load = Stream::of(Device::cpu(0), StreamRole::input);
-    first().run("hold", nothing, [&](const Launch&) { gate.pass(); });
+    first().run("hold", nothing, [&](const ExecContext&) { gate.pass(); });
     bool ran = false;
-    load.run("free", nothing, [&](const Launch&) { ran = true; });
+    load.run("free", nothing, [&](const ExecContext&) { ran = true; });
     load.synchronize();
     CHECK(ran);
     gate.open();
@@ -223,9 +227,9 @@ TEST_CASE("two streams of one device do not wait for each other") {
 
 TEST_CASE("callbacks run in stream order") {
     std::vector<int> order;
-    first().run("one", nothing, [&](const Launch&) { order.push_back(1); });
+    first().run("one", nothing, [&](const ExecContext&) { order.push_back(1); });
     first().callback([&] { order.push_back(2); });
-    first().run("three", nothing, [&](const Launch&) { order.push_back(3); });
+    first().run("three", nothing, [&](const ExecContext&) { order.push_back(3); });
     first().synchronize();
     CHECK(order == std::vector<int>{1, 2, 3});
     CHECK(contains(message_of<InvalidArgument>([] { first().callback({}); }), "cpu:0/compute0"));
@@ -267,7 +271,7 @@ TEST_CASE("a copy needs one side on the stream's device") {
     CHECK(first().idle());
 }
 
-TEST_CASE("2-D copies take rows of both pitches and leave the gaps alone") {
+TEST_CASE("2-D copies support both pitches and do not write the gaps") {
     constexpr std::size_t rows = 9, row = 13, from_pitch = 20, to_pitch = 17;
     const std::vector<std::uint8_t> source = pattern(rows * from_pitch);
     std::vector<std::uint8_t> expected(rows * to_pitch, 0xEE);
@@ -293,14 +297,14 @@ TEST_CASE("fill sets every byte and no other") {
         if (values[i] != (i >= 10 && i < 910 ? 0xAB : 1)) FAIL("byte " << i);
 }
 
-TEST_CASE("work on another device's memory is refused unless it is a declared read of a peer's") {
+TEST_CASE("work on another device's memory is rejected unless it is a declared read of a peer's") {
     const auto foreign = filled(second(), pattern(64));
     first().wait(second());
     bool ran = false;
     const auto use = [&](Access::Mode mode, Device owner) {
         ran = false;
         const Access access[] = {{foreign->data(), 64, owner, mode}};
-        first().run("touch", access, [&](const Launch&) { ran = true; });
+        first().run("touch", access, [&](const ExecContext&) { ran = true; });
         first().synchronize();
     };
     for (const auto mode : {Access::Mode::read, Access::Mode::write}) {
@@ -316,18 +320,18 @@ TEST_CASE("work on another device's memory is refused unless it is a declared re
     second().synchronize();
 }
 
-TEST_CASE("work that throws surfaces at synchronize, what comes after it is skipped, and the stream goes on") {
+TEST_CASE("synchronize throws exceptions of work, later work is skipped, and the stream continues") {
     if (serial()) return;
     bool skipped = true;
     bool other = false;
     Gate gate;
-    first().run("throw", nothing, [&](const Launch&) {
+    first().run("throw", nothing, [&](const ExecContext&) {
         gate.pass();
         throw DeviceError("planted");
     });
-    first().run("after", nothing, [&](const Launch&) { skipped = false; });
-    second().wait(first());  // is not held up for ever
-    second().run("other", nothing, [&](const Launch&) { other = true; });
+    first().run("after", nothing, [&](const ExecContext&) { skipped = false; });
+    second().wait(first());  // must not wait forever
+    second().run("other", nothing, [&](const ExecContext&) { other = true; });
     gate.open();
     CHECK(message_of<DeviceError>([] { first().synchronize(); }) == "planted");
     CHECK(skipped);
@@ -335,12 +339,12 @@ TEST_CASE("work that throws surfaces at synchronize, what comes after it is skip
     CHECK(other);
     CHECK_NOTHROW(first().synchronize());
     bool usable = false;
-    first().run("usable", nothing, [&](const Launch&) { usable = true; });
+    first().run("usable", nothing, [&](const ExecContext&) { usable = true; });
     CHECK_NOTHROW(first().synchronize());
     CHECK(usable);
 
-    first().run("again", nothing, [](const Launch&) { throw DeviceError("first"); });
-    second().run("again", nothing, [](const Launch&) { throw DeviceError("second"); });
+    first().run("again", nothing, [](const ExecContext&) { throw DeviceError("first"); });
+    second().run("again", nothing, [](const ExecContext&) { throw DeviceError("second"); });
     CHECK_THROWS_AS(synchronize_all(), DeviceError);
     CHECK_NOTHROW(synchronize_all());
 }
@@ -349,7 +353,7 @@ TEST_CASE("the host's stream works at once, and waits for devices on the calling
     Stream& host = Stream::of(Device::host());
     CHECK(host.name() == "host/compute0");
     bool ran = false;
-    host.run("now", nothing, [&](const Launch&) { ran = true; });
+    host.run("now", nothing, [&](const ExecContext&) { ran = true; });
     CHECK(ran);
     CHECK(host.idle());
     Event event(Device::host());
@@ -357,24 +361,24 @@ TEST_CASE("the host's stream works at once, and waits for devices on the calling
     CHECK(event.done());
     second().wait(event);
     int value = 0;
-    first().run("slow", nothing, [&](const Launch&) {
+    first().run("slow", nothing, [&](const ExecContext&) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         value = 5;
     });
     host.wait(first());
     CHECK(value == 5);
-    CHECK_THROWS_AS(host.run("throw", nothing, [](const Launch&) { throw DeviceError("at once"); }), DeviceError);
+    CHECK_THROWS_AS(host.run("throw", nothing, [](const ExecContext&) { throw DeviceError("at once"); }), DeviceError);
     host.synchronize();
     second().synchronize();
 }
 
-TEST_CASE("thousands of tasks over many streams, ordered by events alone") {
+TEST_CASE("thousands of tasks over many streams are ordered by events only") {
     std::vector<Stream*> streams;
     for (int d = 0; d < 2; ++d)
         for (const StreamRole role : {StreamRole::compute, StreamRole::reduce, StreamRole::commit})
             for (int i = 0; i < 2; ++i) streams.push_back(&Stream::of(Device::cpu(d), role, i));
     std::minstd_rand random(7);
-    std::vector<int> order;  // no lock: each task waits for the one before it, on whatever stream
+    std::vector<int> order;  // no lock: each task waits for the previous one, on any stream
     std::vector<Event> events;
     for (const Stream* stream : streams) events.emplace_back(stream->device());
     std::size_t previous = 0;
@@ -384,7 +388,7 @@ TEST_CASE("thousands of tasks over many streams, ordered by events alone") {
             streams[previous]->record(events[previous]);
             streams[at]->wait(events[previous]);
         }
-        streams[at]->run("append", nothing, [&order, i](const Launch&) { order.push_back(i); });
+        streams[at]->run("append", nothing, [&order, i](const ExecContext&) { order.push_back(i); });
         previous = at;
     }
     synchronize_all();

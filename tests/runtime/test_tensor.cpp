@@ -1,4 +1,4 @@
-// Tensors: factories, values, copies, printing, storage in a backend's own layout, and what is refused.
+// Tensors: factories, values, copies, printing, backend-specific layouts, and rejected calls.
 #include "lockstep/runtime/tensor.h"
 
 #include <cmath>
@@ -10,11 +10,11 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -80,7 +80,7 @@ TEST_CASE("factories") {
     CHECK_FALSE(plain.requires_grad());
 }
 
-TEST_CASE("what is refused at birth") {
+TEST_CASE("invalid arguments of factories") {
     CHECK(contains(refusal([] { Tensor::zeros({2, -1}); }), "(2, -1)"));
     CHECK(contains(refusal([] { Tensor::rand({-1}); }), "negative"));
     CHECK(contains(refusal([] { Tensor::arange(-1); }), "negative"));
@@ -93,7 +93,7 @@ TEST_CASE("what is refused at birth") {
     CHECK_THROWS_AS(Tensor::empty({huge, 1 << 19}), OutOfMemory);
 }
 
-TEST_CASE("an undefined tensor says so, whatever is asked of it") {
+TEST_CASE("every call on an undefined tensor is an error that names the cause") {
     const Tensor none;
     CHECK_FALSE(none.defined());
     CHECK(none.str() == "tensor(undefined)");
@@ -137,14 +137,14 @@ TEST_CASE("an undefined tensor says so, whatever is asked of it") {
     }
 }
 
-TEST_CASE("the only element") {
+TEST_CASE("item of a tensor with one element") {
     CHECK(Tensor::full({1, 1}, 3, DType::i64, Device::cpu(0)).item() == 3);
     CHECK(Tensor::from(counted(6), {2, 3}, Device::cpu(1)).slice(0, 1, 2).slice(1, 2, 3).item() == 5);
     CHECK(contains(refusal([] { Tensor::zeros({2}).item(); }), "(2,)"));
     CHECK(contains(refusal([] { Tensor::zeros({0}).item(); }), "0 elements"));
 }
 
-TEST_CASE("data gives the host's memory and counts writes") {
+TEST_CASE("data returns the host's memory and counts writes") {
     const Tensor tensor = Tensor::from(counted(6), {2, 3});
     const std::uint64_t version = tensor.version();
     CHECK(tensor.data<const float>()[4] == 4);
@@ -157,7 +157,7 @@ TEST_CASE("data gives the host's memory and counts writes") {
     CHECK(contains(refusal([&] { tensor.to(Device::cpu(0)).data<float>(); }), "cpu:0"));
 }
 
-TEST_CASE("to(device) copies, and what is there already is itself") {
+TEST_CASE("to(device) copies, or returns the tensor itself if it is on that device") {
     const Tensor host = Tensor::from(counted(60), {3, 4, 5});
     CHECK(host.to(Device::host()).impl() == host.impl());
     const Tensor view = host.transpose(0, 2).slice(1, 1, 3);
@@ -171,13 +171,13 @@ TEST_CASE("to(device) copies, and what is there already is itself") {
     CHECK(one.transpose(0, 1).to(Device::host()).to_vector<float>() == expected);
     host.zero_();
     CHECK(zero.to_vector<float>() == expected);
-    // Of nothing, after an offset.
+    // Empty tensors, after an offset.
     CHECK(zero.slice(0, 5, 5).to(Device::cpu(1)).shape() == Shape{0, 2, 3});
     CHECK(host.slice(0, 3, 3).to(Device::cpu(1)).numel() == 0);
     CHECK(contains(refusal([&] { host.to(Device::cpu(55)); }), "cpu:55"));
 }
 
-TEST_CASE("a copy on another device is not disturbed by the next write to its source") {
+TEST_CASE("a copy on another device is unaffected by the next write to its source") {
     for (int round = 0; round < 50; ++round) {
         const Tensor source = Tensor::full({100000}, round, DType::f32, Device::cpu(0));
         const Tensor copy = source.to(Device::cpu(1));
@@ -187,7 +187,7 @@ TEST_CASE("a copy on another device is not disturbed by the next write to its so
     }
 }
 
-TEST_CASE("clone has storage of its own, contiguous only where needed") {
+TEST_CASE("clone has its own storage, contiguous only if necessary") {
     const Tensor tensor = Tensor::from(counted(6), {2, 3}, Device::cpu(0));
     CHECK(tensor.contiguous().impl() == tensor.impl());
     const Tensor turned = tensor.transpose(0, 1);
@@ -219,7 +219,7 @@ TEST_CASE("copy_ broadcasts, converts, crosses devices and writes through views"
     CHECK(contains(text, "(3, 4)"));
 }
 
-TEST_CASE("writes where elements share memory") {
+TEST_CASE("writes to expanded views") {
     for (const Device device : {Device::host(), Device::cpu(0)}) {
         // PyTorch: "more than one element of the written-to tensor refers to a single memory location".
         const Tensor row = Tensor::from(counted(4), {4}, device);
@@ -236,7 +236,7 @@ TEST_CASE("writes where elements share memory") {
         rows.fill_(7);  // as in PyTorch: the same value for all
         CHECK(row.to_vector<float>() == std::vector<float>(4, 7));
         CHECK(rows.slice(0, 1, 1).copy_(Tensor::scalar(1)).numel() == 0);
-        // Running statistics are written in place too.
+        // Running statistics are written in place as well.
         const Tensor x = Tensor::full({2, 3, 2, 2}, 1, DType::f32, device);
         const Tensor shared = Tensor::zeros({1}, DType::f32, device).expand({3});
         CHECK(contains(refusal([&] { batch_norm(x, shared, shared, {}, {}, {.training = true}); }), "use clone()"));
@@ -251,7 +251,8 @@ TEST_CASE("writes where elements share memory") {
         line.copy_(line);
         line.slice(0, 0, 3).copy_(line.slice(0, 3, 6));
         CHECK(line.to_vector<float>() == std::vector<float>{3, 4, 5, 3, 4, 5});
-        // Where PyTorch cannot tell it writes as it comes; here the source is what it was before.
+        // If PyTorch cannot detect an overlap, the result depends on the order of writes; here the source's old values
+        // count.
         const Tensor table = Tensor::from(counted(6), {2, 3}, device);
         table.slice(1, 1, 3).copy_(table.slice(1, 0, 2));
         CHECK(table.to_vector<float>() == std::vector<float>{0, 0, 1, 3, 3, 4});
@@ -276,7 +277,7 @@ TEST_CASE("printing") {
     CHECK(stream.str() == "tensor(1.0000, shape=(), dtype=f32, device=host)");
 }
 
-TEST_CASE("a backend's own layout reads like any other and becomes strided once somebody looks closely") {
+TEST_CASE("an opaque layout is read like any other and becomes strided when necessary") {
     for (const Device device : {Device::host(), Device::cpu(1)}) {
         const Opaque made = opaque(device);
         const Tensor& y = made.tensor;
@@ -285,14 +286,14 @@ TEST_CASE("a backend's own layout reads like any other and becomes strided once 
         const Tensor alias = y.detach();
         const Tensor tagged = y.tag_batch();
         const std::uint64_t version = y.version();
-        SECTION("clone and conversion leave it as it is") {
+        SECTION("clone and conversion keep it") {
             const bool before = is_opaque(y);
             CHECK(y.clone().to_vector<float>() == made.expected);
             CHECK(y.to(DType::f64).select(0, 1).select(0, 3).select(0, 2).select(0, 1).item() ==
                   static_cast<double>(made.expected[(1 * 32 + 3) * 81 + 2 * 9 + 1]));
             CHECK(is_opaque(y) == before);
         }
-        SECTION("a view, with aliases seeing the same") {
+        SECTION("a view, with the same values in aliases") {
             const Tensor row = y.select(0, 1);
             CHECK_FALSE(is_opaque(y));
             CHECK_FALSE(is_opaque(alias));

@@ -1,19 +1,21 @@
-// Tensors that go from device to device: values, gradients, how often something is copied, and who waits for whom.
+// Tensors moved between devices: values, gradients, number of copies, and waits.
 #include <chrono>
 #include <optional>
 
 #include "lockstep/runtime/autograd.h"
-#include "lockstep/runtime/copy_count.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/copy_count.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/transfer.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using lockstep::testing::Gate;
-using lockstep::testing::message_of;
-using lockstep::testing::serial;
+using lockstep::test::Gate;
+using lockstep::test::message_of;
+using lockstep::test::serial;
 
 namespace {
 
@@ -21,12 +23,12 @@ const Device first = Device::cpu(0), second = Device::cpu(1);
 
 Tensor counted(Device device) { return Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {2, 3}, device); }
 
-/// The stream's device stands still until the gate opens.
+/// Blocks the device's stream until the gate opens.
 void hold(Device device, Gate& gate) {
-    Stream::of(device).run("held", {}, [&gate](const Launch&) { gate.pass(); });
+    Stream::of(device).run("held", {}, [&gate](const ExecContext&) { gate.pass(); });
 }
 
-/// Whether the stream comes to an end within `limit`, which is long before a gate gives up.
+/// Whether the stream becomes idle within `limit`, which is much shorter than the timeout of a gate.
 bool ends(Stream& stream, std::chrono::milliseconds limit = std::chrono::minutes(1)) {
     Event reached(stream.device());
     stream.record(reached);
@@ -38,7 +40,7 @@ bool ends(Stream& stream, std::chrono::milliseconds limit = std::chrono::minutes
 
 }  // namespace
 
-TEST_CASE("a tensor goes over with its values, and its gradient comes back, by one copy each") {
+TEST_CASE("a tensor is sent with its values, and its gradient is returned, with one copy each") {
     const Tensor x = counted(first).requires_grad_();
     copy_count::reset();
     const Transfer transfer(x, second);
@@ -57,7 +59,7 @@ TEST_CASE("a tensor goes over with its values, and its gradient comes back, by o
     CHECK(x.grad().to_vector<float>() == std::vector<float>(6, 2));
 }
 
-TEST_CASE("what is there already is not copied") {
+TEST_CASE("a tensor already on the device is not copied") {
     const Tensor x = counted(first);
     synchronize_all();
     copy_count::reset();
@@ -66,7 +68,7 @@ TEST_CASE("what is there already is not copied") {
     CHECK(copy_count::between_devices().empty());
 }
 
-TEST_CASE("a view goes over as what it shows") {
+TEST_CASE("a view is sent as its visible elements") {
     const Tensor x = counted(first).requires_grad_();
     const Tensor there = Transfer(x.transpose(0, 1), second).tensor();
     CHECK(there.shape() == Shape{3, 2});
@@ -75,7 +77,7 @@ TEST_CASE("a view goes over as what it shows") {
     CHECK(x.grad().to_vector<float>() == std::vector<float>{1, 3, 5, 2, 4, 6});
 }
 
-TEST_CASE("a device waits for a transfer where the tensor is taken, and no earlier") {
+TEST_CASE("a device waits for a transfer when the tensor is used, and no earlier") {
     if (serial()) return;
     Gate gate;
     const Tensor x = counted(first);
@@ -90,7 +92,7 @@ TEST_CASE("a device waits for a transfer where the tensor is taken, and no earli
     CHECK(there.to_vector<float>() == std::vector<float>(6, 7));
 }
 
-TEST_CASE("who sends waits for the copy before it writes again, and not for what the other does") {
+TEST_CASE("a sender waits for the copy before it writes again, and not for the receiver's work") {
     if (serial()) return;
     Gate gate;
     const Tensor x = counted(first);
@@ -104,7 +106,7 @@ TEST_CASE("who sends waits for the copy before it writes again, and not for what
     CHECK(x.to_vector<float>() == std::vector<float>(6, 7));
 }
 
-TEST_CASE("memory of a transfer that nobody takes is not used again before the copy is done") {
+TEST_CASE("memory of a transfer that is never received is not reused before the copy is done") {
     Gate gate;
     const Tensor x = Tensor::full({1000}, 3, DType::f32, first);
     synchronize_all();
@@ -112,12 +114,12 @@ TEST_CASE("memory of a transfer that nobody takes is not used again before the c
     if (held) hold(first, gate);
     std::optional<Transfer> unused(std::in_place, x, second);
     unused.reset();
-    const Tensor next = Tensor::full({1000}, 5, DType::f32, second);  // of that memory
+    const Tensor next = Tensor::full({1000}, 5, DType::f32, second);  // reuses that memory
     gate.open();
     CHECK(next.to_vector<float>() == std::vector<float>(1000, 5));
 }
 
-TEST_CASE("a transfer to the host waits, one from it leaves the caller its memory") {
+TEST_CASE("a transfer to the host waits, and a transfer from the host lets the caller reuse its memory") {
     const Tensor x = counted(Device::host());
     const Transfer over(x, second);
     x.fill_(9);
@@ -125,7 +127,7 @@ TEST_CASE("a transfer to the host waits, one from it leaves the caller its memor
     CHECK(Transfer(over.tensor(), Device::host()).tensor().data<const float>()[5] == 5);
 }
 
-TEST_CASE("a device that is not there is refused") {
+TEST_CASE("a device that does not exist is rejected") {
     CHECK(message_of<InvalidArgument>([] { Transfer(counted(first), Device::cpu(4000)); }) ==
           message_of<InvalidArgument>([] { Tensor::zeros({1}, DType::f32, Device::cpu(4000)); }));
     CHECK_FALSE(message_of<InvalidArgument>([] { Transfer(Tensor(), first); }).empty());

@@ -1,4 +1,4 @@
-// Views against a naive model: a list that says which element of the storage each element of a view is.
+// Views against a naive model: a list with the storage position of every element of a view.
 #include <numeric>
 #include <optional>
 #include <random>
@@ -7,11 +7,11 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -20,7 +20,7 @@ std::string refusal(F call) {
     return message_of<InvalidArgument>(call);
 }
 
-/// Sizes and, row by row, the value of each element (which is its place in the storage).
+/// Sizes and, in row-major order, the value of each element (its position in the storage).
 struct Model {
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> values;
@@ -33,7 +33,7 @@ struct Model {
         return values[static_cast<std::size_t>(place)];
     }
 
-    /// A model of other sizes; `origin` says which index of this one an index of the new one is.
+    /// A model with other sizes; `origin` maps an index of the new model to one of this model.
     template <class F>
     Model map(const std::vector<std::int64_t>& wanted, F origin) const {
         Model result{wanted, {}};
@@ -72,8 +72,8 @@ void check_same(const Tensor& tensor, const Model& model) {
     REQUIRE(tensor.to_vector<std::int64_t>() == model.values);
 }
 
-/// Whether strides exist with which `wanted` sees the elements of (sizes, strides) in their order: found by trying to
-/// read each new dimension's stride off the list of storage places.
+/// Whether there are strides with which `wanted` sees the elements of (sizes, strides) in order, by trying to derive
+/// each new dimension's stride from the list of storage positions.
 bool can_be_view(const Model& source, const std::vector<std::int64_t>& wanted) {
     const Model target{wanted, source.values};
     if (target.values.empty()) return true;
@@ -97,7 +97,7 @@ bool can_be_view(const Model& source, const std::vector<std::int64_t>& wanted) {
 
 }  // namespace
 
-TEST_CASE("chains of random views agree with the model, and reshape copies only where it must") {
+TEST_CASE("chains of random views agree with the model, and reshape copies only if necessary") {
     std::minstd_rand random(11);
     int views = 0;
     int copies = 0;
@@ -108,7 +108,7 @@ TEST_CASE("chains of random views agree with the model, and reshape copies only 
         model.values.resize(static_cast<std::size_t>(model.shape().numel()));
         std::iota(model.values.begin(), model.values.end(), 0);
         Tensor tensor = Tensor::from(model.values, model.shape());
-        bool shares = true;  // values are places in the storage only while no copy was made
+        bool shares = true;  // values are positions in the storage only while no copy was made
         for (int step = 0; step < 5; ++step) {
             const std::size_t dims = model.sizes.size();
             const auto choice = below(6, random);
@@ -191,7 +191,7 @@ TEST_CASE("chains of random views agree with the model, and reshape copies only 
     CHECK(copies > 100);
 }
 
-TEST_CASE("reshape finds the open size, and refuses what does not fit") {
+TEST_CASE("reshape infers the open size and rejects mismatched ones") {
     const Tensor tensor = Tensor::zeros({4, 6});
     CHECK(tensor.reshape({2, -1, 3}).shape() == Shape{2, 4, 3});
     CHECK(tensor.reshape({-1}).shape() == Shape{24});
@@ -221,7 +221,7 @@ TEST_CASE("flatten, squeeze and unsqueeze") {
     CHECK(contains(refusal([&] { tensor.unsqueeze(6); }), "unsqueeze"));
 }
 
-TEST_CASE("select counts back, expand keeps what is -1") {
+TEST_CASE("select accepts negative indices, and expand keeps sizes of -1") {
     const Tensor tensor = Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {3, 2});
     CHECK(tensor.select(0, -1).to_vector<float>() == std::vector<float>{4, 5});
     CHECK(tensor.select(1, -2).to_vector<float>() == std::vector<float>{0, 2, 4});
@@ -230,7 +230,7 @@ TEST_CASE("select counts back, expand keeps what is -1") {
     CHECK(wide.select(0, 1).select(1, -1).to_vector<float>() == tensor.to_vector<float>());
 }
 
-TEST_CASE("bad slices, selects, transposes and expands are refused") {
+TEST_CASE("bad slices, selects, transposes and expands are rejected") {
     const Tensor tensor = Tensor::zeros({4, 6});
     for (const auto& [start, end, step] :
          std::vector<std::array<std::int64_t, 3>>{{-1, 2, 1}, {3, 2, 1}, {0, 7, 1}, {0, 6, 0}, {0, 6, -1}})
@@ -250,7 +250,7 @@ TEST_CASE("bad slices, selects, transposes and expands are refused") {
     CHECK(contains(refusal([&] { Tensor::scalar(1).tag_batch(); }), "scalar"));
 }
 
-TEST_CASE("views keep the batch tag exactly while dimension 0 is the batch, whatever its size") {
+TEST_CASE("views keep the batch tag exactly while dimension 0 is the batch, for any size") {
     for (const std::int64_t rows : {1, 2, 6}) {
         INFO(rows << " rows");
         const Tensor batch = Tensor::zeros({rows, 6, 2}).tag_batch();

@@ -1,10 +1,10 @@
-// What tests/pytorch/check_unet.py compares with PyTorch.
+// Writes data that tests/pytorch/check_unet.py compares with PyTorch.
 // usage: dump_unet logits WEIGHTS WIDTH BILINEAR IMAGES LOGITS SAVED
-//        writes what the network makes of the images and, to SAVED, the weights that it was loaded with
+//        writes the network's output for the images and, to SAVED, the weights that it was loaded with
 //        dump_unet gradients WEIGHTS WIDTH BATCH GRADIENTS
 //        writes the gradients of all parameters for the images and masks of BATCH, in training mode
 //        dump_unet order ROWS SEED EPOCHS
-//        prints the rows that `unet train` takes: of every epoch a line
+//        prints the rows that `unet train` uses: one line per epoch
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -27,14 +27,14 @@ template <class T>
 ls::Tensor read(const std::string& path, const std::string& name) {
     const ls::SafetensorsFile file(path);
     const ls::SafetensorsEntry* const entry = file.find(name);
-    if (!entry) throw std::runtime_error(path + ": there is no tensor '" + name + "'");
+    if (!entry) throw std::runtime_error(path + ": missing tensor '" + name + "'");
     ls::Tensor tensor = ls::Tensor::empty(ls::Shape(entry->shape), ls::dtype_of<T>);
     auto* const values = tensor.data<T>();
     file.read(name, std::as_writable_bytes(std::span(values, static_cast<std::size_t>(tensor.numel()))));
     return tensor;
 }
 
-/// The network of a width with the weights of a file.
+/// A network of the given width with the weights of a file.
 ls::DataParallel<unet::UNet> load_network(const std::string& weights, const std::string& width, bool bilinear) {
     ls::DataParallel model(unet::UNet({.bilinear = bilinear, .width = std::stol(width)}),
                            ls::Devices({ls::Device::cpu(0)}));

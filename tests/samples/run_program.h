@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
 
 namespace lockstep::test {
 
@@ -17,7 +17,7 @@ struct ProgramRun {
     long lines_of_err() const { return std::count(err.begin(), err.end(), '\n'); }
 };
 
-/// In `directory`. `line` begins with a program's name; `before` goes in front of it.
+/// Runs `line`, which begins with a program's name, in `directory`, preceded by `before`.
 inline ProgramRun run_program(const TemporaryDirectory& directory, const std::string& line,
                               const std::string& before = "") {
     const std::string command =

@@ -1,4 +1,4 @@
-// The programs of the tutorial, and the table of what backends can do.
+// The programs of the tutorial, and the table of the backends' operations.
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
@@ -27,7 +28,7 @@ Lines sorted_lines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("the programs of the tutorial print what its reader expects") {
+TEST_CASE("the tutorial's programs print the documented output") {
     const TemporaryDirectory place;
     struct Program {
         const char* name;
@@ -54,7 +55,7 @@ TEST_CASE("the programs of the tutorial print what its reader expects") {
          {"Rank 0 has data [6.0, 6.0, 6.0, 6.0]", "Rank 1 has data [6.0, 6.0, 6.0, 6.0]",
           "Rank 2 has data [6.0, 6.0, 6.0, 6.0]"}},
     };
-    std::size_t lines = programs.size();  // of all: a heading each
+    std::size_t lines = programs.size();  // one heading for each program
     for (const Program& program : programs) {
         const ProgramRun run = run_program(place, std::string("collectives --processes 3 --program ") + program.name);
         INFO(program.name);
@@ -84,7 +85,7 @@ TEST_CASE("the programs of the tutorial print what its reader expects") {
     CHECK(run_program(place, "collectives --rank 2 --world-size 2").status == 2);
 }
 
-TEST_CASE("gradients averaged by hand: the ranks' losses fall") {
+TEST_CASE("with gradients averaged by hand, the ranks' losses fall") {
     const TemporaryDirectory place;
     REQUIRE(run_program(place, "make-digits --data digits --train 1280 --test 10").status == 0);
     const ProgramRun run = run_program(place, "collectives --program train --data digits --processes 2 --epochs 8");
@@ -105,12 +106,12 @@ TEST_CASE("gradients averaged by hand: the ranks' losses fall") {
     CHECK_THAT(nowhere.err, contains("nowhere"));
 }
 
-TEST_CASE("lockstep-info shows what each backend can do") {
+TEST_CASE("lockstep-info shows what each backend supports") {
     ::setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI's
     const TemporaryDirectory place;
     const ProgramRun text = run_program(place, "lockstep-info --collectives");
     CHECK(text.status == 0);
-    CHECK_THAT(text.err, !contains("lockstep-info:"));  // MPI may have something to say about the network
+    CHECK_THAT(text.err, !contains("lockstep-info:"));  // MPI may print warnings about the network
     for (const char* part : {"shm", "host", "cpu", "cuda", "all_reduce", "monitored_barrier"})
         CHECK_THAT(text.out, contains(part));
     const ProgramRun run = run_program(place, "lockstep-info --collectives --json");

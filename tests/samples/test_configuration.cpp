@@ -1,9 +1,11 @@
-// Files of flags: what --config reads, what --work-dir leaves, and who --launcher wants to have started a program.
+// Files of flags: reading by --config, files in --work-dir, and checks of the launcher by --launcher.
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
@@ -16,7 +18,7 @@ ProgramRun linear(const TemporaryDirectory& place, const std::string& flags, con
 
 }  // namespace
 
-TEST_CASE("a file of flags and the same flags make the same run, byte for byte") {
+TEST_CASE("a file of flags and the same flags give the same run, byte for byte") {
     const TemporaryDirectory place;
     put_bytes(place / "run.toml",
               "# a run\n"
@@ -39,14 +41,14 @@ TEST_CASE("a file of flags and the same flags make the same run, byte for byte")
         CHECK(!bytes.empty());
         CHECK(bytes == get_bytes(place / ("by-flags" + std::string(suffix))));
     }
-    // The command line wins.
+    // The command line overrides the file.
     REQUIRE(linear(place, "--config run.toml --seed 8 --save other").status == 0);
     REQUIRE(linear(place, "--config run.toml --seed 7 --save same").status == 0);
     CHECK(get_bytes(place / "other") != get_bytes(place / "by-flags"));
     CHECK(get_bytes(place / "same") == get_bytes(place / "by-flags"));
 }
 
-TEST_CASE("what a file of flags has wrong is one line, before anything begins") {
+TEST_CASE("an error in a file of flags is one line, before anything begins") {
     const TemporaryDirectory place;
     const auto says = [&](const std::string& text, const std::string& part, const std::string& flags = "") {
         put_bytes(place / "run.toml", text);
@@ -69,6 +71,8 @@ TEST_CASE("what a file of flags has wrong is one line, before anything begins") 
     says("deterministic = \"perhaps\"\n", "deterministic");
     says("quiet = 1.5\n", "run.toml: quiet: value is 1.5; expected true or false");
     says("config = \"other.toml\"\n", "config");
+    says("epochs = 1\nsave = \"\xe9t\xe9\"\n", "run.toml: line 2 is not UTF-8; expected UTF-8");
+    says("# caf\xc3\n", "run.toml: line 1 is not UTF-8");
     const ProgramRun missing = linear(place, "--config nowhere.toml");
     CHECK(missing.status == 2);
     CHECK(missing.lines_of_err() == 1);
@@ -76,7 +80,22 @@ TEST_CASE("what a file of flags has wrong is one line, before anything begins") 
     CHECK(run_program(place, "make-digits --config run.toml").status == 2);
 }
 
-TEST_CASE("a work directory has configuration, log and checkpoint, and the configuration makes the run again") {
+TEST_CASE("flags that config.toml cannot store are rejected before anything is written") {
+    const TemporaryDirectory place;
+    for (const char* flag : {"--save", "--log-dir", "--json", "--work-dir"}) {
+        const std::string name = "--work-dir w " + std::string(flag) + " caf\xe9";
+        const ProgramRun run = linear(place, std::string(flag) == "--work-dir" ? "--work-dir caf\xe9" : name);
+        CAPTURE(flag, run.err);
+        CHECK(run.status == 2);
+        CHECK_THAT(run.err, contains(std::string(flag) + ": value is not UTF-8"));
+        CHECK(!std::filesystem::exists(place / "w"));
+    }
+    const ProgramRun without = linear(place, "--steps 1 --quiet --save caf\xe9");
+    CHECK(without.status == 0);
+    CHECK(std::filesystem::exists(place / "caf\xe9"));
+}
+
+TEST_CASE("a work directory has configuration, log and checkpoint, and the configuration repeats the run") {
     const TemporaryDirectory place;
     REQUIRE(
         linear(place, "--devices cpu:0 --batch-size-per-device 32 --steps 5 --seed 3 --quiet --work-dir one").status ==
@@ -93,7 +112,7 @@ TEST_CASE("a work directory has configuration, log and checkpoint, and the confi
     REQUIRE(again.status == 0);
     CHECK(get_bytes(place / "two/linear.safetensors") == get_bytes(place / "one/linear.safetensors"));
 
-    // Goes on in place; what is said wins over the directory.
+    // Resumes in place; given flags override the directory.
     REQUIRE(linear(place, "--config one/config.toml --steps 8 --load one/linear.safetensors").status == 0);
     const std::string log = get_bytes(place / "one/linear.jsonl");
     CHECK(std::count(log.begin(), log.end(), '\n') == 10);
@@ -107,7 +126,7 @@ TEST_CASE("a work directory has configuration, log and checkpoint, and the confi
     const ProgramRun over = linear(place, "--config one/config.toml --json one/config.toml");
     CHECK(over.status == 2);
     CHECK_THAT(over.err, contains("expected a different file for each"));
-    // The finished run has nothing left, and says so.
+    // The finished run has nothing left to do, and reports that.
     const ProgramRun finished = linear(place, "--config two/config.toml --quiet=false --load two/linear.safetensors");
     REQUIRE(finished.status == 0);
     CHECK_THAT(finished.out, contains("nothing to do: ") && contains("5 steps are done; to continue, increase "));
@@ -118,7 +137,7 @@ TEST_CASE("a work directory has configuration, log and checkpoint, and the confi
     CHECK_THAT(bad.err, contains("cannot create the directory file/below: Not a directory"));
 }
 
-TEST_CASE("--amp stands alone, has a value, and is kept in the configuration") {
+TEST_CASE("--amp is accepted with and without a value, and is stored in the configuration") {
     const TemporaryDirectory place;
     const std::string same = "--devices cpu:0 --steps 5 --seed 3 --quiet ";
     const auto weights = [&](const std::string& flags) {
@@ -152,7 +171,7 @@ TEST_CASE("--amp stands alone, has a value, and is kept in the configuration") {
     CHECK_THAT(wrong.err, contains("--amp"));
 }
 
-TEST_CASE("several processes leave one work directory") {
+TEST_CASE("several processes write one work directory") {
     const TemporaryDirectory place;
     REQUIRE(
         linear(place, "--parallel ddp --devices cpu:0,cpu:1 --launcher none --steps 3 --quiet --work-dir run").status ==
@@ -166,7 +185,7 @@ TEST_CASE("several processes leave one work directory") {
     CHECK(get_bytes(place / "again/linear.safetensors") == get_bytes(place / "run/linear.safetensors"));
 }
 
-TEST_CASE("a launcher that is insisted on must have been there") {
+TEST_CASE("--launcher is an error if that launcher is absent") {
     const TemporaryDirectory place;
     const std::string flags = "--parallel ddp --devices cpu:0 --steps 1 --quiet --launcher ";
     for (const char* launcher : {"pytorch", "mpi", "slurm"}) {
@@ -185,7 +204,7 @@ TEST_CASE("a launcher that is insisted on must have been there") {
     CHECK(run_program(place, "lockstep-run --nproc-per-node 1 '" PROGRAMS "/linear' " + flags + "pytorch").status == 0);
 }
 
-TEST_CASE("lines of PyTorch's examples come for every Nth batch, of a run that goes on too") {
+TEST_CASE("lines of PyTorch's examples are printed for every Nth batch, also in a resumed run") {
     const TemporaryDirectory place;
     const auto lines = [&](const std::string& flags) {
         std::string found;
@@ -203,7 +222,7 @@ TEST_CASE("lines of PyTorch's examples come for every Nth batch, of a run that g
     CHECK(lines("--epochs 1 --quiet").empty());
 }
 
-TEST_CASE("a run is continued with the flags that decide its result, unless they may change") {
+TEST_CASE("a run is resumed with the flags that determine its result, except those that may change") {
     const TemporaryDirectory place;
     const std::string begin = "--devices cpu:0 --quiet --batch-size 512 --shards 2 --steps 4 --save net ";
     REQUIRE(linear(place, begin + "--clip 1 --schedule step --lr-period 2").status == 0);
@@ -239,7 +258,7 @@ TEST_CASE("a run is continued with the flags that decide its result, unless they
             "--amp off: the run saved in other has bf16; --seed 1: the run saved in other has 9");
 }
 
-TEST_CASE("a job that is started again resumes by itself, and begins anew if there is nothing") {
+TEST_CASE("a restarted job resumes by itself, or begins if there is no checkpoint") {
     const TemporaryDirectory place;
     std::filesystem::create_directory(place / "runs");
     const std::string job = "--devices cpu:0 --batch-size 512 --save runs/net{step} --save-every 2 --resume auto ";
@@ -247,7 +266,7 @@ TEST_CASE("a job that is started again resumes by itself, and begins anew if the
     CHECK(first.status == 0);
     CHECK_THAT(first.out, !contains("continues"));
     CHECK_THAT(linear(place, job + "--steps 7").out, contains("continues runs/net5: 5 steps done"));
-    // What a signal left is newer.
+    // The file of a stopped run is newer.
     REQUIRE(
         linear(
             place,
@@ -265,7 +284,7 @@ TEST_CASE("a job that is started again resumes by itself, and begins anew if the
     CHECK(linear(place, "--resume never --save net").status == 2);
 }
 
-TEST_CASE("programs that train take all schedules and adaptive rates") {
+TEST_CASE("programs that train accept all schedules and adaptive rates") {
     const TemporaryDirectory place;
     const std::string common = "--devices cpu:0,cpu:1 --batch-size 512 --epochs 3 --quiet --save net --log-dir log ";
     for (const char* flags :

@@ -1,5 +1,4 @@
-// Rows of the tutorial's partitioner: those of Python 3.11, printed by it (more of them by
-// tests/pytorch/check_sampler.py).
+// Rows of the tutorial's partitioner: those printed by Python 3.11 (more of them by tests/pytorch/check_sampler.py).
 #include "lockstep/samples/data/data_partitioner.h"
 
 #include <limits>
@@ -10,13 +9,12 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/data/python_random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
-#include "lockstep/tests/warnings.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 using lockstep::test::Warnings;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
 using Rows = std::vector<std::int64_t>;
 
 TEST_CASE("PythonRandom gives the bits of Python's getrandbits") {
@@ -31,7 +29,7 @@ TEST_CASE("PythonRandom gives the bits of Python's getrandbits") {
     CHECK(bits(0, 1, 12) == Rows{1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 1});
 }
 
-TEST_CASE("a partitioner cuts what Python's random.shuffle gives") {
+TEST_CASE("a partitioner cuts the order of Python's random.shuffle") {
     const Warnings warnings;
     const samples::DataPartitioner whole(10, {1.0});
     CHECK(whole.part(0) == Rows{2, 8, 3, 5, 6, 4, 9, 0, 1, 7});

@@ -8,7 +8,7 @@
 #include "lockstep/parallel/data/idx.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -35,7 +35,7 @@ std::uint64_t hash_of(const std::vector<Image>& images) {
 
 }  // namespace
 
-TEST_CASE("digits: every drawing is decided by digit, seed and index") {
+TEST_CASE("digits: digit, seed and index determine every drawing") {
     std::set<Image> seen;
     for (int digit = 0; digit < 10; ++digit) {
         for (std::uint64_t seed = 0; seed < 3; ++seed) {
@@ -49,14 +49,14 @@ TEST_CASE("digits: every drawing is decided by digit, seed and index") {
     CHECK(seen.size() == 300);
 }
 
-// The number was taken from the first machine; what it checks is that all others, and all compilers, agree with it.
+// The number was taken from the first machine; the test checks that all other machines and compilers agree with it.
 TEST_CASE("digits: the pixels are the same on every machine") {
     std::vector<Image> images;
     for (std::uint64_t index = 0; index < 1000; ++index) images.push_back(draw(static_cast<int>(index % 10), 7, index));
     CHECK(hash_of(images) == 0x2cc820ea95772a5du);
 }
 
-TEST_CASE("digits: ink on paper, all of it inside of the image") {
+TEST_CASE("digits: ink on paper, all of it inside the image") {
     for (std::uint64_t index = 0; index < 500; ++index) {
         const Image image = draw(static_cast<int>(index % 10), 1, index);
         int dark = 0, rim = 0;
@@ -75,7 +75,7 @@ TEST_CASE("digits: ink on paper, all of it inside of the image") {
     }
 }
 
-TEST_CASE("digits: a data set is four IDX files, the same plain and packed") {
+TEST_CASE("digits: a data set is four IDX files, with the same content plain and compressed") {
     const TemporaryDirectory directory;
     write_digits(directory / "new" / "plain", {.train_count = 300, .test_count = 100, .seed = 5});
     write_digits(directory / "packed", {.train_count = 300, .test_count = 100, .seed = 5, .gzip = true});
@@ -113,7 +113,7 @@ TEST_CASE("digits: a data set is four IDX files, the same plain and packed") {
     CHECK(read_idx(packed.test_labels).data == read_idx(plain.test_labels).data);
 }
 
-TEST_CASE("digits: bad arguments are refused") {
+TEST_CASE("digits: bad arguments are rejected") {
     Image image{};
     CHECK_THROWS_AS(render_digit(10, 0, 0, image), InvalidArgument);
     CHECK_THROWS_AS(render_digit(-1, 0, 0, image), InvalidArgument);

@@ -1,4 +1,5 @@
-// Flags that name files: what would destroy one of them, or could not be written at the end, is said before training.
+// Flags that name files: conflicts that would destroy a file, and files that could not be written at the end, are
+// reported before training.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,8 +10,10 @@
 #include <vector>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
@@ -31,7 +34,7 @@ std::vector<json> lines_of(const std::filesystem::path& log) {
 
 }  // namespace
 
-TEST_CASE("two flags for one file are wrong usage, however they spell it, and harm nothing") {
+TEST_CASE("two flags for one file, in any spelling, are wrong usage and harm nothing") {
     const TemporaryDirectory place;
     REQUIRE(linear(place, "--steps 1 --save net").status == 0);
     std::filesystem::create_directory(place / "sub");
@@ -60,12 +63,12 @@ TEST_CASE("two flags for one file are wrong usage, however they spell it, and ha
     }
     CHECK(get_bytes(place / "net") == weights);
     CHECK(get_bytes(place / "net.resume") == state);
-    // To save where one has loaded is to go on in place.
+    // Saving to the loaded file resumes in place.
     CHECK(linear(place, "--steps 3 --load net --save net --json figures --log-dir log").status == 0);
     CHECK(linear(place, "--steps 4 --load net --save ./sub/../net").status == 0);
 }
 
-TEST_CASE("what could not be written is known before training") {
+TEST_CASE("an unwritable path is reported before training") {
     const TemporaryDirectory place;
     std::filesystem::create_directories(place / "one.resume");
     std::filesystem::create_directories(place / "two.resume.next");
@@ -74,7 +77,7 @@ TEST_CASE("what could not be written is known before training") {
     std::filesystem::create_directory(place / "log");
     REQUIRE(::mkfifo((place / "log/linear.jsonl").c_str(), 0600) == 0);
     std::filesystem::create_directories(place / "folder/linear.jsonl");
-    // So many epochs would take hours.
+    // This many epochs would take hours.
     for (const char* flags : {"--save one", "--save two", "--save three", "--save four", "--log-dir log",
                               "--log-dir folder", "--json three", "--save no/where", "--json no/where"}) {
         CAPTURE(flags);
@@ -87,7 +90,7 @@ TEST_CASE("what could not be written is known before training") {
     for (const char* name : {"one", "two", "four", "no"}) CHECK_FALSE(std::filesystem::exists(place / name));
 }
 
-TEST_CASE("a second program that would save to the same file is told so before it trains") {
+TEST_CASE("a second program that would save to the same file fails before it trains") {
     const TemporaryDirectory place;
     const std::string net = (place / "net").string();
     StartedProcess first(
@@ -107,7 +110,7 @@ TEST_CASE("a second program that would save to the same file is told so before i
     CHECK_FALSE(std::filesystem::exists(net + ".lock"));
 }
 
-TEST_CASE("a run that goes on keeps the lines of its log, and says from which step on it goes") {
+TEST_CASE("a resumed run keeps the lines of its log, and prints its first step") {
     const TemporaryDirectory place;
     const auto log = place / "log/linear.jsonl";
     REQUIRE(linear(place, "--steps 5 --save net --log-dir log").status == 0);
@@ -121,7 +124,7 @@ TEST_CASE("a run that goes on keeps the lines of its log, and says from which st
     CHECK(lines[6]["step"] == 5);
     CHECK(lines[7]["step"] == 5);
     CHECK(lines[9]["step"] == 7);
-    // Half a line, of a run that was killed, goes; a run of its own begins a log of its own.
+    // Half a line of a killed run is removed; a separate run begins a new log.
     put_bytes(log, before + R"({"epoch":0,"st)");
     REQUIRE(linear(place, "--steps 8 --load net --log-dir log").status == 0);
     CHECK(lines_of(log).size() == 10);
@@ -129,7 +132,7 @@ TEST_CASE("a run that goes on keeps the lines of its log, and says from which st
     CHECK(lines_of(log).size() == 3);
 }
 
-TEST_CASE("a link is saved through, and a checkpoint for its owner's eyes stays so") {
+TEST_CASE("a checkpoint is saved through a link, and a private one stays private") {
     const TemporaryDirectory place;
     std::filesystem::create_directory(place / "runs");
     std::filesystem::create_symlink("runs/1", place / "latest");
@@ -144,14 +147,14 @@ TEST_CASE("a link is saved through, and a checkpoint for its owner's eyes stays 
     CHECK(std::filesystem::is_symlink(place / "latest"));
 }
 
-TEST_CASE("what linear saves has the names of the tutorial's module") {
+TEST_CASE("files saved by linear have the names of the tutorial's module") {
     const TemporaryDirectory place;
     REQUIRE(linear(place, "--steps 1 --save net").status == 0);
     const std::string weights = get_bytes(place / "net");
     for (const char* name : {R"("linear.weight")", R"("linear.bias")"}) CHECK(weights.find(name) != std::string::npos);
 }
 
-TEST_CASE("rows of no batch in a state are damage, and nothing that one could be told to give") {
+TEST_CASE("an empty batch size in a state is damage, and the error suggests no flag") {
     const TemporaryDirectory place;
     REQUIRE(linear(place, "--steps 5 --save net").status == 0);
     std::string state = get_bytes(place / "net.resume");

@@ -1,4 +1,4 @@
-// One training, started by every launcher there is, leaves the weights of a single process, byte for byte.
+// One training, started by every available launcher, leaves the weights of a single process, byte for byte.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,9 +10,8 @@
 
 #include "lockstep/parallel/comm/store.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/launch/found_launcher.h"
-#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using namespace lockstep::test;
 
@@ -47,13 +46,13 @@ struct Training {
         all.insert(all.end(), flags.begin(), flags.end());
         return all;
     }
-    /// What `launcher` starts trains as several processes.
+    /// Trains as several processes, started by `launcher`.
     Words launched(Words launcher, const std::string& weights) const {
         for (const std::string& word : command({"--parallel", "ddp"}, weights)) launcher.push_back(word);
         return launcher;
     }
 
-    /// All of a job, in order of ranks.
+    /// Runs all ranks of a job, in order.
     static void run(const std::vector<Words>& commands) {
         std::vector<std::unique_ptr<StartedProcess>> processes;
         for (const Words& words : commands) processes.push_back(std::make_unique<StartedProcess>(words));
@@ -91,12 +90,12 @@ TEST_CASE("training started by itself, by lockstep-run and by hand leaves the we
         std::filesystem::remove(training.directory / "by-hand");
         training.check(ranks, "by-hand");
     }
-    // Other shards give other bits, so the comparison can fail.
+    // Different shards give different bits, so the comparison can fail.
     training.run({training.command({"--parallel", "none", "--devices", "cpu:0"}, "other", "3")});
     CHECK_FALSE((training.weights("other") == training.weights("single")));
 }
 
-TEST_CASE("flags, data and checkpoints that differ between ranks are refused on all, with both values") {
+TEST_CASE("flags, data and checkpoints that differ between ranks are rejected on all, with both values") {
     Training training;
     const auto path = [&](const std::string& name) { return (training.directory / name).string(); };
     StartedProcess digits({programs + "/make-digits", "--data", path("other"), "--train", "340", "--test", "10"});
@@ -125,7 +124,7 @@ TEST_CASE("flags, data and checkpoints that differ between ranks are refused on 
         {{}, {}, {"--data", path("other")}, "rank 1 has 340 rows to train on, rank 0 has 330 rows to train on;"},
         {{}, {"--load", path("1")}, {"--load", path("2")}, "rank 1 has a run of 2 steps in --load, rank 0 has a"},
         {{}, {"--load", path("1-alone")}, {"--load", path("2-alone")}, "the replica of rank 1 differs from that of", 1},
-        // The same, said otherwise, and what each may have its own of.
+        // The same values, written differently, and flags that may differ between processes.
         {{"--steps", "0"}, {"--lr", "0.010", "--workers", "2"}, {"--lr", "1e-2", "--timeout", "200"}, "", 0}};
     for (const Case& one : cases) {
         const std::string store = "file://" + path("differ" + std::to_string(&one - cases.data()));
@@ -153,7 +152,7 @@ TEST_CASE("flags, data and checkpoints that differ between ranks are refused on 
 }
 
 TEST_CASE("training under torchrun leaves the weights of one process", "[.torchrun]") {
-    const auto torchrun = found("LOCKSTEP_TORCHRUN", "torchrun");
+    const auto torchrun = found_launcher("LOCKSTEP_TORCHRUN", "torchrun");
     if (!torchrun) return;
     Training training;
     training.check({training.launched({*torchrun, "--standalone", "--nproc-per-node", "2", "--no-python"}, "torchrun")},
@@ -161,7 +160,7 @@ TEST_CASE("training under torchrun leaves the weights of one process", "[.torchr
 }
 
 TEST_CASE("training under mpirun leaves the weights of one process", "[.mpirun]") {
-    const auto mpirun = found("LOCKSTEP_MPIRUN", "mpirun");
+    const auto mpirun = found_launcher("LOCKSTEP_MPIRUN", "mpirun");
     if (!mpirun) return;
     Training training;
     Words launcher{*mpirun, "--oversubscribe", "-n", "2"};

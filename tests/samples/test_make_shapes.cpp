@@ -35,7 +35,7 @@ TEST_CASE("make-shapes draws the same set for the same seed, number and size") {
     CHECK(bytes_of(place / "one", data, 0) != bytes_of(place / "other", data, 0));
 }
 
-TEST_CASE("make-shapes says in one line what it cannot do") {
+TEST_CASE("make-shapes reports bad arguments in one line") {
     const TemporaryDirectory place;
     for (const std::string flags : {"--nonsense", "--count 0", "--count -1", "--count 100001", "--width 31",
                                     "--height 4097", "--width x", "--seed -1", "stray"}) {

@@ -9,18 +9,20 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/autograd.h"
-#include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/internal/copy_count.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/samples/apps/model_parallel/halves.h"
 #include "lockstep/samples/apps/unet/loss.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
-using lockstep::testing::message_of;
 
 namespace {
 
@@ -28,7 +30,7 @@ const Device first = Device::cpu(0), second = Device::cpu(1);
 constexpr unet::Options small{.width = 3};
 constexpr std::int64_t rows = 8, side = 36;
 
-/// The same numbers wherever they lie.
+/// The same parameters on any device.
 halves::UNet made(Device decoder, halves::Cut cut = halves::Cut::arithmetic) {
     manual_seed(7);
     halves::UNet net(small, cut);
@@ -72,7 +74,7 @@ Outcome outcome(halves::UNet& net, const Tensor& loss) {
     return found;
 }
 
-/// Of the halves on one device or on two, with the batch in `count` parts.
+/// Outcome of the halves on one device or on two, with the batch in `count` parts.
 Outcome serial(Device decoder, std::int64_t count, halves::Cut cut = halves::Cut::arithmetic) {
     halves::UNet net = made(decoder, cut);
     return outcome(net, halves::backward_serial(net, parts(decoder, count), unet::SegmentationLoss()));
@@ -94,7 +96,7 @@ double relative_distance(const Outcome& a, const Outcome& b) {
 
 }  // namespace
 
-TEST_CASE("the two halves are PyTorch's U-Net: parameters of the full width") {
+TEST_CASE("the two halves have the parameters of PyTorch's U-Net at full width") {
     halves::UNet net(unet::Options{});
     std::int64_t parameters = 0;
     for (const NamedTensor& named : named_tensors(net))
@@ -102,7 +104,7 @@ TEST_CASE("the two halves are PyTorch's U-Net: parameters of the full width") {
     CHECK(parameters == 31'037'698);
 }
 
-TEST_CASE("halves compute what the whole U-Net does") {
+TEST_CASE("two halves compute the same as the whole U-Net") {
     for (const halves::Cut cut : {halves::Cut::arithmetic, halves::Cut::parameters}) {
         manual_seed(7);
         unet::UNet whole(small);
@@ -120,11 +122,11 @@ TEST_CASE("halves compute what the whole U-Net does") {
     }
 }
 
-TEST_CASE("the shares of the encoder are those of its layers, and each cut halves what it says") {
+TEST_CASE("the encoder's share is the sum of its layers, and each cut halves its quantity") {
     for (const halves::Cut cut : {halves::Cut::arithmetic, halves::Cut::parameters})
         for (const unet::Options& options : {unet::Options{}, unet::Options{.classes = 5, .width = 6}}) {
             halves::UNet net(options, cut);
-            // Positions of a layer's output, as a share of the image's.
+            // Positions of a layer's output, as a fraction of the image's.
             const auto positions_of = [](const std::string& name) {
                 for (const auto& [part, share] : {std::pair("down1", 0.25),
                                                   {"down2", 1 / 16.0},
@@ -160,23 +162,23 @@ TEST_CASE("the shares of the encoder are those of its layers, and each cut halve
     CHECK(std::abs(by_parameters.parameters - 0.5) < 0.15);
 }
 
-TEST_CASE("gradients of two halves, one after the other, are those of one device, bit for bit") {
+TEST_CASE("gradients of two halves in sequence are bit-identical to one device") {
     CHECK(serial(second, 1) == serial(first, 1));
     CHECK(serial(second, 4) == serial(first, 4));
     CHECK(serial(second, 1, halves::Cut::parameters) == serial(first, 1, halves::Cut::parameters));
 }
 
-TEST_CASE("gradients of the pipeline are those of one device over the same micro-batches, bit for bit") {
+TEST_CASE("gradients of the pipeline are bit-identical to one device with the same micro-batches") {
     const Outcome expected = serial(first, 4);
     CHECK(pipelined(second, 4) == expected);
     CHECK(pipelined(first, 4) == expected);
     CHECK(pipelined(second, 1) == serial(first, 1));
     CHECK(pipelined(second, 8) == serial(first, 8));
     CHECK(pipelined(second, 4, halves::Cut::parameters) == serial(first, 4, halves::Cut::parameters));
-    CHECK_FALSE(expected.gradients == serial(first, 1).gradients);  // BatchNorm sees other batches
+    CHECK_FALSE(expected.gradients == serial(first, 1).gradients);  // BatchNorm gets different batches
 }
 
-TEST_CASE("where layers do not look across the batch, the pipeline gives the whole batch's gradients within rounding") {
+TEST_CASE("without layers that mix rows, the pipeline has the whole batch's gradients within rounding") {
     const auto mean_of_rows = [](const Tensor& logits, const Tensor& masks) { return cross_entropy(logits, masks); };
     halves::UNet whole = made(first), cut = made(second);
     set_training(whole, false);
@@ -187,7 +189,7 @@ TEST_CASE("where layers do not look across the batch, the pipeline gives the who
     CHECK(relative_distance(expected, found) < 1e-5);
 }
 
-TEST_CASE("activations go over once, their gradients come back once, and nothing else is copied") {
+TEST_CASE("activations and their gradients are copied once, and nothing else is copied") {
     halves::UNet net = made(second);
     const auto batch = parts(second, 4);
     (void)halves::backward_pipelined(net, batch, unet::SegmentationLoss());
@@ -198,46 +200,47 @@ TEST_CASE("activations go over once, their gradients come back once, and nothing
     const auto copies = copy_count::between_devices();
     REQUIRE(copies.size() == 3);
     CHECK(copies.at({second, Device::host()}).copies ==
-          4 * 2);  // of cross-entropy and dice: whether a mask is no class
+          4 * 2);  // for cross-entropy and dice: whether a mask has an invalid class
     const auto over = copies.at({first, second}), back = copies.at({second, first});
     CHECK(over.copies == 4 * halves::handed_over(halves::Cut::arithmetic));
     CHECK(back.copies == 4 * halves::handed_over(halves::Cut::arithmetic));
-    // Floats of x1, x2, x3 and of what up1 gives, of two images; layouts of a backend may pad channels.
+    // Floats of x1, x2, x3 and of the output of up1, of two images; layouts of a backend may pad channels.
     const std::uint64_t least = 4 * 2 * sizeof(float) * (3 * 36 * 36 + 6 * 18 * 18 + 12 * 9 * 9 + 24 * 4 * 4);
     CHECK(back.bytes >= least);
     CHECK(over.bytes >= least);
     CHECK(over.bytes < 16 * least);
 }
 
-TEST_CASE("the host does not wait for devices that a micro-batch goes through") {
-    if (lockstep::testing::serial()) return;
+TEST_CASE("the host does not wait for devices that a micro-batch passes") {
+    if (lockstep::test::serial()) return;
     halves::UNet net = made(second);
     const auto batch = parts(second, 4);
-    halves::UNet before = net;  // what is waited for once after manual_seed
+    halves::UNet before = net;  // includes the wait that follows manual_seed once
     (void)halves::backward_pipelined(before, batch, unet::SegmentationLoss());
     synchronize_all();
-    lockstep::testing::Gate gate;
+    lockstep::test::Gate gate;
     for (const Device device : {first, second})
-        Stream::of(device).run("held", {}, [&gate](const Launch&) { gate.pass(); });
-    const Tensor loss = halves::backward_pipelined(net, batch, unet::SegmentationLoss());  // returns, else a minute
+        Stream::of(device).run("held", {}, [&gate](const ExecContext&) { gate.pass(); });
+    const Tensor loss = halves::backward_pipelined(net, batch, unet::SegmentationLoss());  // returns in time, otherwise
+                                                                                           // takes a minute
     CHECK_FALSE(Stream::of(first).idle());
     CHECK_FALSE(Stream::of(second).idle());
     gate.open();
     CHECK(outcome(net, loss) == serial(first, 4));
 }
 
-TEST_CASE("the decoder goes on with a micro-batch while the encoder stands still before the next one") {
-    if (lockstep::testing::serial()) return;
+TEST_CASE("the decoder continues with a micro-batch while the encoder waits before the next one") {
+    if (lockstep::test::serial()) return;
     halves::UNet net = made(second);
     const auto batch = parts(second, 4);
     halves::UNet before = net;
     (void)halves::backward_pipelined(before, batch, unet::SegmentationLoss());
     synchronize_all();
-    lockstep::testing::Gate gate;
+    lockstep::test::Gate gate;
     int ways_back = 0, losses = 0;
-    // The last gradient of a way back: what the encoder's device is given now lies before the third way forward.
+    // The last gradient of a backward pass: work enqueued on the encoder's device now precedes the third forward pass.
     std::get<0>(net.encoder.inc.double_conv.layers).weight->register_hook([&](const Tensor&) {
-        if (++ways_back == 1) Stream::of(first).run("held", {}, [&gate](const Launch&) { gate.pass(); });
+        if (++ways_back == 1) Stream::of(first).run("held", {}, [&gate](const ExecContext&) { gate.pass(); });
     });
     Event second_loss(second);
     const auto loss = [&](const Tensor& logits, const Tensor& masks) {
@@ -254,7 +257,7 @@ TEST_CASE("the decoder goes on with a micro-batch while the encoder stands still
     CHECK(outcome(net, sum) == serial(first, 4));
 }
 
-TEST_CASE("weights of halves on two devices go to a file, and from it to other devices") {
+TEST_CASE("weights of halves on two devices are saved to a file and loaded on other devices") {
     const TemporaryDirectory place;
     halves::UNet net = made(second);
     save(net, place / "halves.safetensors");
@@ -270,7 +273,7 @@ TEST_CASE("weights of halves on two devices go to a file, and from it to other d
             CHECK(found[i].member->tensor().to_vector<float>() == expected[i].member->tensor().to_vector<float>());
 }
 
-TEST_CASE("a model on two devices is not wrapped") {
+TEST_CASE("a model on two devices cannot be wrapped") {
     const std::string said = message_of<InvalidArgument>([] {
         DataParallel<halves::UNet> model(made(second), Devices({first, second}));
     });
@@ -278,7 +281,7 @@ TEST_CASE("a model on two devices is not wrapped") {
     CHECK(said.ends_with(" on cpu:1; expected one device"));
 }
 
-TEST_CASE("model_parallel prints one line for each form, with its time, memory and loss") {
+TEST_CASE("model_parallel prints one line per form, with its time, memory and loss") {
     const TemporaryDirectory place;
     const ProgramRun run = run_program(
         place,
@@ -295,8 +298,7 @@ TEST_CASE("model_parallel prints one line for each form, with its time, memory a
         CHECK(form.at("median_milliseconds").get<double>() > 0);
     }
     REQUIRE(forms.size() == 6);
-    CHECK_THAT(run.out,
-               Catch::Contains("serial and pipelined, split by arithmetic: cpu:0 has 90 % of the parameters and "));
+    CHECK_THAT(run.out, contains("serial and pipelined, split by arithmetic: cpu:0 has 90 % of the parameters and "));
     CHECK(figures.at("first_share_of_parameters").get<double>() == Approx(0.9).margin(0.01));
     const auto loss = [&](const char* form) { return forms.at(form).at("loss").get<double>(); };
     for (const char* form : {"plain", "dp", "ddp", "serial"}) CHECK(loss(form) == Approx(loss("none")).epsilon(1e-3));
@@ -310,7 +312,7 @@ TEST_CASE("model_parallel prints one line for each form, with its time, memory a
     CHECK(peak("pipelined")[1] < peak("serial")[1]);
 }
 
-TEST_CASE("model_parallel says in one line what it cannot do") {
+TEST_CASE("model_parallel reports bad arguments in one line") {
     const TemporaryDirectory place;
     struct Wrong {
         const char* flags;

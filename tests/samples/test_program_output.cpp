@@ -1,4 +1,4 @@
-// What programs say when something goes wrong, once and whole, and what they show on terminals.
+// Errors of programs, printed once and completely, and output on terminals.
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
@@ -14,7 +14,10 @@
 #include <vector>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
@@ -47,7 +50,7 @@ public:
         read();
         return shown_.ends_with(text);
     }
-    /// All that was shown until it ended.
+    /// All output until it ended.
     std::string to_the_end() {
         REQUIRE(comes_true([&] {
             read();
@@ -75,7 +78,7 @@ long lines_of(const std::string& text) { return std::count(text.begin(), text.en
 
 }  // namespace
 
-TEST_CASE("the rank that could not write is named, not those that missed it") {
+TEST_CASE("the rank that could not write is named, not those that waited for it") {
     const TemporaryDirectory place;
     for (int i = 0; i < 3; ++i) {
         const ProgramRun run =
@@ -88,7 +91,7 @@ TEST_CASE("the rank that could not write is named, not those that missed it") {
     }
 }
 
-TEST_CASE("ranks of a program that started itself say once what is wrong, and it ends as they do") {
+TEST_CASE("ranks of a program that started itself report an error once, and the program ends as they do") {
     const TemporaryDirectory place;
     const std::string linear = "linear --parallel ddp --devices cpu:0,cpu:1 --quiet ";
     REQUIRE(run_program(place, linear + "--steps 1 --save part").status == 0);
@@ -105,7 +108,7 @@ TEST_CASE("ranks of a program that started itself say once what is wrong, and it
     CHECK(lines_of(warned.err) == 1);
 }
 
-TEST_CASE("processes that train each on its own are warned of, once") {
+TEST_CASE("a single warning says that each process trains by itself") {
     const TemporaryDirectory place;
     const std::string two = "lockstep-run --nproc-per-node 2 '" + programs + "/linear' --quiet --epochs 1 ";
     const ProgramRun alone = run_program(place, two);
@@ -116,7 +119,7 @@ TEST_CASE("processes that train each on its own are warned of, once") {
     CHECK(run_program(place, "linear --quiet --epochs 1").err.empty());
 }
 
-TEST_CASE("a line of error is written in one piece") {
+TEST_CASE("an error line is written in one piece") {
     std::array<int, 2> ends{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends.data()) == 0);  // every write is a message
     StartedProcess run({programs + "/linear", "--nonsense"}, {.err = ends[1]});
@@ -130,7 +133,7 @@ TEST_CASE("a line of error is written in one piece") {
     CHECK(line.back() == '\n');
 }
 
-TEST_CASE("a terminal shows a bar, unless it is mpirun's own") {
+TEST_CASE("a terminal shows a progress bar, unless it is mpirun's") {
     const Words command{programs + "/linear", "--devices", "cpu:0", "--epochs", "1"};
     CHECK_THAT(OnTerminal(command, {}).to_the_end(), contains("\033["));
     const Words of_mpirun{"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
@@ -140,17 +143,17 @@ TEST_CASE("a terminal shows a bar, unless it is mpirun's own") {
     CHECK_THAT(plain, contains("after 1 epochs: ") || contains("epoch 1: "));
 }
 
-TEST_CASE("after a bar that a signal has left, the last word begins a line") {
-    std::signal(SIGHUP, SIG_DFL);  // under nohup the program would be started with the signal ignored
+TEST_CASE("after a bar that a signal interrupts, the last message begins a line") {
+    std::signal(SIGHUP, SIG_DFL);  // nohup would start the program with the signal ignored
     OnTerminal run({programs + "/linear", "--parallel", "ddp", "--devices", "cpu:0,cpu:1", "--epochs", "1000000",
-                    "--batch-size", "2"},  // one line per epoch takes the bar's place
+                    "--batch-size", "2"},  // one line per epoch replaces the bar
                    {});
     REQUIRE(comes_true([&] { return run.ends_with(" left"); }));
     run.send(SIGHUP);
     CHECK_THAT(run.to_the_end(), contains("\r\nlinear: ended by signal 1 (SIGHUP) from outside\r\n"));
 }
 
-TEST_CASE("closed standard streams are no place for a program's files") {
+TEST_CASE("closed standard streams are not used for a program's files") {
     for (const char* closed : {"<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"})
         for (const char* how : {"--devices cpu:0", "--parallel ddp --devices cpu:0,cpu:1"}) {
             const TemporaryDirectory place;
@@ -174,14 +177,14 @@ TEST_CASE("closed standard streams are no place for a program's files") {
                   ("cd '" + place.path().string() + "' && '" + programs + "'/" + line + " <&- >&- 2>&-").c_str()) == 0);
 }
 
-TEST_CASE("output that cannot be written ends no training") {
+TEST_CASE("unwritable output does not end training") {
     const std::string train = "linear --devices cpu:0 --batch-size 512 --epochs 3 --log-interval 1 --save net";
     {
         const TemporaryDirectory place;
         const std::string command =
             "cd '" + place.path().string() + "' && '" + programs + "'/" + train + " >/dev/full 2>err";
         const int status = std::system(command.c_str());
-        CHECK(WEXITSTATUS(status) == 1);  // output is lost, and the run is not
+        CHECK(WEXITSTATUS(status) == 1);  // the output is lost, but not the run
         CHECK(std::filesystem::exists(place / "net.resume"));
         const std::string err = get_bytes(place / "err");
         CAPTURE(err);
@@ -193,7 +196,7 @@ TEST_CASE("output that cannot be written ends no training") {
     const std::string command = "bash -c \"cd '" + place.path().string() + "' && '" + programs + "'/" + train +
                                 " 2>err | head -1 >out; exit \\${PIPESTATUS[0]}\"";
     const int status = std::system(command.c_str());
-    CHECK(WEXITSTATUS(status) == 0);  // the reader had what it wanted
+    CHECK(WEXITSTATUS(status) == 0);  // the reader has closed the pipe
     CHECK(std::filesystem::exists(place / "net.resume"));
     CHECK(lines_of(get_bytes(place / "out")) == 1);
     const std::string err = get_bytes(place / "err");

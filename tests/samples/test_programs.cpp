@@ -10,13 +10,12 @@
 #include <string>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/few_descriptors.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
-using lockstep::testing::can_be_without_descriptors;
-using lockstep::testing::sanitizers_need_descriptors;
 using nlohmann::json;
 
 namespace {
@@ -28,7 +27,7 @@ struct Place {
         const ProgramRun drawn = run("make-digits --data digits --train 404 --test 60 --seed 3");
         REQUIRE(drawn.status == 0);
     }
-    /// `line` begins with a program's name; `before` goes in front of it.
+    /// Runs `line`, which begins with a program's name, preceded by `before`.
     ProgramRun run(const std::string& line, const std::string& before = "") const {
         return run_program(directory, line, before);
     }
@@ -80,7 +79,7 @@ TEST_CASE("help names all flags and succeeds") {
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
 }
 
-TEST_CASE("help is one line for each flag, in groups, with the texts of all in one column") {
+TEST_CASE("help is one line per flag, in groups, with all descriptions in one column") {
     const TemporaryDirectory directory;
     for (const std::string program :
          {"mnist", "linear", "unet", "unet train", "unet predict", "unet evaluate", "collectives", "model_parallel",
@@ -94,7 +93,7 @@ TEST_CASE("help is one line for each flag, in groups, with the texts of all in o
             CHECK(line.size() <= 120);
             if (!line.starts_with("  ")) continue;
             const auto text = line.find_first_not_of(' ', line.find("  ", 2));
-            REQUIRE(text != std::string::npos);  // every flag has a text
+            REQUIRE(text != std::string::npos);  // every flag has a description
             if (flags++ == 0) column = text;
             CHECK(text == column);
             for (const std::string word : {"of ", "who ", "what ", "where ", "that ", "which "})
@@ -175,7 +174,7 @@ TEST_CASE("wrong usage is one line and status 2") {
     CHECK(place.run("lockstep-info", "LOCKSTEP_CPU_DEVICES=many").status == 2);
 }
 
-TEST_CASE("a backend that this machine cannot use is said once, before any process is started") {
+TEST_CASE("an unusable backend is reported once, before any process is started") {
     const Place place;
     const ProgramRun run =
         place.run("linear --parallel ddp --devices cpu:0,cpu:1 --backend nccl", "CUDA_VISIBLE_DEVICES=");
@@ -184,8 +183,8 @@ TEST_CASE("a backend that this machine cannot use is said once, before any proce
     CHECK_THAT(run.err, contains("backend nccl: "));
 }
 
-TEST_CASE("figures that cannot be printed are a failed run") {
-    if (!std::filesystem::is_character_file("/dev/full")) return;  // containers may lack it
+TEST_CASE("a run that cannot print its figures fails") {
+    if (!std::filesystem::is_character_file("/dev/full")) return;  // it may be missing in containers
     const Place place;
     for (const std::string line : {"mnist --data digits --net small --steps 1", "lockstep-info", "mnist --help",
                                    "lockstep-run --help", "lockstep-run --prefix printf one"}) {
@@ -211,7 +210,7 @@ TEST_CASE("a failed run is one line and status 1") {
     }
 }
 
-TEST_CASE("more ranks than devices are refused") {
+TEST_CASE("more ranks than devices are rejected") {
     const TemporaryDirectory place;
     const std::string three = "lockstep-run --nproc-per-node 3 '" PROGRAMS "/linear' --parallel ddp --devices ";
     for (const char* before : {"", "LOCKSTEP_CPU_DEVICES=3"}) {
@@ -235,7 +234,7 @@ TEST_CASE("a program starts itself on the devices that CUDA_VISIBLE_DEVICES leav
     }
 }
 
-TEST_CASE("a log that does not fit the disk is a warning, and the run goes on") {
+TEST_CASE("a log that does not fit the disk is a warning, and the run continues") {
     if (!std::filesystem::is_character_file("/dev/full")) return;
     const Place place;
     std::filesystem::create_directory(place.directory / "log");
@@ -246,11 +245,11 @@ TEST_CASE("a log that does not fit the disk is a warning, and the run goes on") 
     CHECK_THAT(run.err, contains("log/mnist.jsonl cannot be written any further: No space left on device"));
 }
 
-TEST_CASE("figures and log say which rank has which device") {
+TEST_CASE("figures and log give the device of each rank") {
     const Place place;
     REQUIRE(place.mnist("--parallel ddp --devices cpu:0,cpu:1 --steps 1 --quiet --json figures.json --log-dir log")
                 .status == 0);
-    const json expected({"rank 0 cpu:0", "rank 1 cpu:0"});  // each has one, of its own cores
+    const json expected({"rank 0 cpu:0", "rank 1 cpu:0"});  // each has one, with its own cores
     CHECK(place.figures("figures.json")["devices"] == expected);
     CHECK(place.figures("figures.json")["peak_bytes"].size() == 2);
     const std::string log = get_bytes(place.directory / "log/mnist.jsonl");
@@ -290,7 +289,7 @@ TEST_CASE("ten steps write figures, a log and nothing else") {
     CHECK_THAT(few.err, contains("1 rows for 2 shards"));
 }
 
-TEST_CASE("a run that is saved and continued has the bits of one that was not, on other devices too") {
+TEST_CASE("a resumed run is bit-identical to an uninterrupted one, also on other devices") {
     const Place place;
     const std::string common = "--shards 4 --epochs 2 --quiet --momentum 0.9 ";
     REQUIRE(place.mnist(common + "--save whole").status == 0);
@@ -300,14 +299,14 @@ TEST_CASE("a run that is saved and continued has the bits of one that was not, o
     CHECK(get_bytes(place.directory / "part") != get_bytes(place.directory / "whole"));
     CHECK(get_bytes(place.directory / "rest.resume") == get_bytes(place.directory / "whole.resume"));
 
-    // Evaluation alone: nothing is trained.
+    // Only evaluation: nothing is trained.
     REQUIRE(place.mnist("--epochs 0 --quiet --load whole --save same --json figures.json").status == 0);
     CHECK(get_bytes(place.directory / "same") == get_bytes(place.directory / "whole"));
     CHECK(place.figures("figures.json")["losses"].empty());
     CHECK(place.mnist(common + "--load part --seed 2").status == 2);
 }
 
-TEST_CASE("a run that is continued keeps its rates unless others are given") {
+TEST_CASE("a resumed run keeps its rates unless others are given") {
     const Place place;
     const std::string common = "--shards 2 --epochs 2 --load one ";
     REQUIRE(place.mnist("--shards 2 --epochs 1 --lr 0.1 --momentum 0.9 --save one --quiet").status == 0);
@@ -316,12 +315,12 @@ TEST_CASE("a run that is continued keeps its rates unless others are given") {
     CHECK_THAT(place.mnist(common + "--momentum 0.5").out, contains("lr 0.1, momentum 0.5"));
     CHECK(get_bytes(place.directory / "kept") != get_bytes(place.directory / "one"));
     CHECK(get_bytes(place.directory / "kept") != get_bytes(place.directory / "slow"));
-    // At rate 0 nothing moves.
+    // With rate 0 nothing changes.
     REQUIRE(place.mnist(common + "--lr 0 --save still --quiet").status == 0);
     CHECK(get_bytes(place.directory / "still") == get_bytes(place.directory / "one"));
 }
 
-TEST_CASE("within an epoch a run goes on with the batches that it began with") {
+TEST_CASE("a run resumed within an epoch continues with the same order of batches") {
     const Place place;
     const ProgramRun begun = place.mnist("--steps 9 --save part");
     CHECK_THAT(begun.out, contains("epoch 1: loss "));
@@ -336,7 +335,7 @@ TEST_CASE("within an epoch a run goes on with the batches that it began with") {
     CHECK(place.mnist("--epochs 3 --batch-size 32 --load whole --quiet --allow-changed batch-size").status == 0);
 }
 
-TEST_CASE("when the disk is full, or files may not be as long, the old checkpoint stays") {
+TEST_CASE("a full disk or a file size limit leaves the old checkpoint") {
     const Place place;
     REQUIRE(place.mnist("--steps 1 --quiet --save net").status == 0);
     const std::string before = get_bytes(place.directory / "net");
@@ -354,14 +353,14 @@ TEST_CASE("when the disk is full, or files may not be as long, the old checkpoin
         CHECK_THAT(often.err,
                    contains(fmt::format("the checkpoint of step {} was not saved, training continues: ", step)));
     CHECK(get_bytes(place.directory / "net") == before);
-    // A log, and what is printed, are held to it as well.
+    // The limit applies to a log and to printed output as well.
     const ProgramRun log = place.mnist("--steps 100 --epochs 100 --quiet --log-dir log", "ulimit -f 4;");
     CHECK(log.status == 0);
     CHECK(log.lines_of_err() == 1);
     CHECK_THAT(log.err, contains("cannot be written any further: File too large"));
 }
 
-TEST_CASE("weights alone begin a run, which says what begins anew") {
+TEST_CASE("a run from weights only starts from the beginning and prints which state is new") {
     const Place place;
     REQUIRE(place.mnist("--steps 3 --quiet --save net").status == 0);
     CHECK_THAT(place.mnist("--steps 4 --load net").out, contains("continues net: 3 steps done"));
@@ -374,21 +373,21 @@ TEST_CASE("weights alone begin a run, which says what begins anew") {
     CHECK_THAT(place.mnist("--steps 2").out, !contains("from scratch"));
 }
 
-TEST_CASE("limits of the system are named as what they are") {
+TEST_CASE("an invalid OpenMP limit is named with its value") {
     const Place place;
     const ProgramRun threads = place.mnist("--steps 1 --quiet", "OMP_THREAD_LIMIT=abc");
     CHECK(threads.status == 1);
     CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc is invalid; expected an integer from 1 to 2147483647"));
 }
 
-TEST_CASE("whoever runs out of descriptors is told of ulimit") {
-    if (!can_be_without_descriptors) {
-        WARN(sanitizers_need_descriptors);
+TEST_CASE("errors about descriptors mention ulimit") {
+    if (!fd_limit_works) {
+        WARN(fd_limit_skipped);
         return;
     }
     const Place place;
     bool failed = false;
-    for (int most = 14; most <= 26; most += 2) {  // the shell needs some, too
+    for (int most = 14; most <= 26; most += 2) {  // the shell needs some as well
         const ProgramRun few = place.mnist("--steps 1 --quiet --parallel ddp --devices cpu:0,cpu:1 --timeout 5",
                                            "ulimit -n " + std::to_string(most) + ";");
         INFO(most << " descriptors");
@@ -399,7 +398,7 @@ TEST_CASE("whoever runs out of descriptors is told of ulimit") {
     CHECK(failed);
 }
 
-TEST_CASE("a seed is read in decimal digits, all of them") {
+TEST_CASE("a seed is read in decimal, with all digits") {
     const Place place;
     const std::string common = "--steps 2 --quiet --shards 2 --save ";
     REQUIRE(place.mnist(common + "largest --seed 18446744073709551615").status == 0);
@@ -409,7 +408,7 @@ TEST_CASE("a seed is read in decimal digits, all of them") {
     CHECK(place.mnist("--steps 4 --quiet --load largest --seed 18446744073709551615").status == 0);
 }
 
-TEST_CASE("linear finds its line") {
+TEST_CASE("linear fits its line") {
     const Place place;
     const ProgramRun run = place.run("linear --devices cpu:0,cpu:1 --json figures.json");
     CHECK(run.status == 0);

@@ -1,4 +1,4 @@
-// The shapes drawn: the same on every machine, different from each other, and a folder that can be trained on.
+// The drawn shapes: the same on every machine, different from each other, and a folder for training.
 #include "lockstep/samples/data/shapes.h"
 
 #include <cmath>
@@ -9,7 +9,8 @@
 #include "lockstep/parallel/data/segmentation_folder.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -37,7 +38,7 @@ std::vector<std::string> files_of(const std::filesystem::path& folder) {
 
 }  // namespace
 
-TEST_CASE("shapes: every drawing is decided by seed, index and size") {
+TEST_CASE("shapes: seed, index and size determine every drawing") {
     std::set<std::vector<std::uint8_t>> images, masks;
     for (std::uint64_t seed = 0; seed < 2; ++seed)
         for (std::uint64_t index = 0; index < 15; ++index) {
@@ -50,7 +51,7 @@ TEST_CASE("shapes: every drawing is decided by seed, index and size") {
     CHECK(masks.size() == 30);
 }
 
-// The number was taken from the first machine; what it checks is that all others, and all compilers, agree with it.
+// The number was taken from the first machine; the test checks that all other machines and compilers agree with it.
 TEST_CASE("shapes: the pixels are the same on every machine") {
     std::uint64_t hash = 0xcbf29ce484222325u;
     for (std::uint64_t index = 0; index < 20; ++index) {
@@ -60,7 +61,7 @@ TEST_CASE("shapes: the pixels are the same on every machine") {
     CHECK(hash == 0x6874511d6f002efcu);
 }
 
-TEST_CASE("shapes: a vehicle is inside of the image, and no threshold of brightness finds it") {
+TEST_CASE("shapes: a vehicle is inside the image, and no brightness threshold finds it") {
     double found_by_threshold = 0;
     for (std::uint64_t index = 0; index < 60; ++index) {
         const ShapeDrawing drawing = draw_shape(1, index, 120, 80);
@@ -120,7 +121,7 @@ TEST_CASE("shapes: a set is a folder of images and one of masks, the same in eve
     CHECK(difference / static_cast<double>(image.pixels.size()) < 6);  // JPEG loses little
 }
 
-TEST_CASE("shapes: bad arguments are refused, and files of others are left alone") {
+TEST_CASE("shapes: bad arguments are rejected, and other files are unchanged") {
     const TemporaryDirectory directory;
     CHECK_THROWS_AS(draw_shape(1, 1, 31, 100), InvalidArgument);
     CHECK_THROWS_AS(draw_shape(1, 1, 100, 4097), InvalidArgument);

@@ -1,4 +1,4 @@
-// The short programs directly in samples/: each runs, and computes what it claims to.
+// The short programs directly in samples/: each runs, and computes the documented result.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
 
 namespace {
 
-/// What is wrong with the text of a short sample; empty: nothing.
+/// Objections to the text of a short sample; empty: none.
 std::vector<std::string> objections(const std::string& text) {
     std::vector<std::string> found;
     int lines = 0, comments = 0, code = 0;
@@ -29,7 +30,8 @@ std::vector<std::string> objections(const std::string& text) {
     }
     if (lines > 60) found.push_back(std::to_string(lines) + " lines");
     if (comments >= code) found.push_back("more comments than code");
-    if (text.find("#include <lockstep/lockstep.h>\n") == std::string::npos) found.emplace_back("not the public header");
+    if (text.find("#include <lockstep/lockstep.h>\n") == std::string::npos)
+        found.emplace_back("another header than the public one");
     if (text.find(" : batches.epoch(") == std::string::npos && text.find(" : train.epoch(") == std::string::npos)
         found.emplace_back("no training loop");
     return found;
@@ -68,7 +70,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a short sample has at most 60 lines, its loop in sight, and the public header alone") {
+TEST_CASE("a short sample has at most 60 lines, a visible loop, and only the public header") {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(SAMPLES)) {
         if (entry.path().extension() != ".cpp") continue;
@@ -92,7 +94,7 @@ TEST_CASE("a sample that is too long, hides its loop or includes more is found")
     CHECK(objections("#include <lockstep/lockstep.h>\n// why\n// why\nint main() {}\n").size() == 2);
 }
 
-TEST_CASE("linear regression finds the weights that made the data") {
+TEST_CASE("linear regression finds the weights that generated the data") {
     const TemporaryDirectory directory;
     for (const int devices : {1, 2, 3}) {
         const std::string out = output(directory, "linear_regression", devices);
@@ -101,7 +103,7 @@ TEST_CASE("linear regression finds the weights that made the data") {
     }
 }
 
-TEST_CASE("digits learns digits, saves the network, and names a directory without them") {
+TEST_CASE("digits learns, saves the network, and names a directory without data") {
     const TemporaryDirectory directory;
     REQUIRE(run_program(directory, "make-digits --data data/digits --train 3000 --test 500").status == 0);
     CHECK(number_after(output(directory, "digits"), "accuracy ") > 0.6);
@@ -148,7 +150,7 @@ TEST_CASE("the custom optimizer learns") {
     CHECK(number_after(output(directory, "custom_optimizer"), "accuracy ") > 0.95);
 }
 
-TEST_CASE("a resumed run of resume has the bits of an uninterrupted one") {
+TEST_CASE("a resumed run of resume is bit-identical to an uninterrupted one") {
     const TemporaryDirectory whole, parts;
     CHECK_THAT(output(whole, "resume"),
                contains("started at epoch 1, step 0\nsaved resume.safetensors after 200 steps"));
@@ -161,7 +163,7 @@ TEST_CASE("a resumed run of resume has the bits of an uninterrupted one") {
     require_one_line_of_error(run_program(parts, "resume many"), "resume: STEPS is many; expected ");
 }
 
-TEST_CASE("the server answers during training, at the end with the trained weights") {
+TEST_CASE("the server answers during training, and finally with the trained weights") {
     const TemporaryDirectory directory;
     const std::string out = output(directory, "serve_while_training");
     CHECK(number_after(out, "server: ") >= 1);
@@ -171,7 +173,7 @@ TEST_CASE("the server answers during training, at the end with the trained weigh
 TEST_CASE("mixed precision with accumulation learns in bf16 and f16") {
     const TemporaryDirectory directory;
     const std::string out = output(directory, "mixed_precision");
-    CHECK(number_after(out, "loss ") < 1);  // log(10) at first
+    CHECK(number_after(out, "loss ") < 1);  // log(10) at the start
     CHECK(output(directory, "mixed_precision bf16") == out);
     CHECK(number_after(output(directory, "mixed_precision f16"), "loss ") < 1);
     require_one_line_of_error(run_program(directory, "mixed_precision f64"),

@@ -1,5 +1,5 @@
 // Runs that are stopped by signals: one process, several, under launchers, at a terminal. They end at one step, save it
-// once, say how to go on, and go on from there with the bits of a run that nobody stopped.
+// once, print how to resume, and a resumed run is bit-identical to an uninterrupted one.
 #include <fmt/format.h>
 #include <poll.h>
 #include <pty.h>
@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/launch/found_launcher.h"
-#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
@@ -27,7 +29,7 @@ using Words = std::vector<std::string>;
 
 const std::string programs = PROGRAMS;
 
-/// A training that takes hours, and saves so often that it can be seen to train.
+/// A training that takes hours, and saves so often that its progress is visible.
 Words endless(const std::filesystem::path& net, const Words& how) {
     Words words{programs + "/linear", "--quiet", "--shards",   "4",      "--epochs",
                 "100000000",          "--save",  net.string(), "--seed", "5",
@@ -43,8 +45,7 @@ bool trains(const std::filesystem::path& net) {
     return comes_true([&] { return std::filesystem::exists(net.string() + ".resume"); });
 }
 
-/// Processes that `parent` has started.
-/// The ranks that `parent` has started, without the process that guards them.
+/// Children of `parent`, except the process that guards its ranks.
 std::vector<pid_t> children_of(pid_t parent) {
     std::vector<pid_t> found;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -59,7 +60,8 @@ std::vector<pid_t> children_of(pid_t parent) {
     return found;
 }
 
-/// The number in "stopped by SIGINT after N steps; saved, go on with ... --load NET" of the one line that tells of it.
+/// The number in the line "stopped by SIGINT after N steps; saved, resume with the same flags and --load NET", which
+/// must occur once.
 long steps_told(const std::string& err, const char* signal, const std::filesystem::path& net) {
     const std::string begin = std::string("linear: stopped by ") + signal + " after ";
     const auto at = err.find(begin);
@@ -70,7 +72,7 @@ long steps_told(const std::string& err, const char* signal, const std::filesyste
     return std::atol(err.c_str() + at + begin.size());
 }
 
-/// That the run at `net` goes on from `steps` with the bits of one that was never stopped.
+/// Checks that the run at `net` resumes from `steps` bit-identically to an uninterrupted one.
 void check_goes_on(const TemporaryDirectory& place, long steps) {
     const std::string common =
         fmt::format("linear --quiet --shards 4 --seed 5 --epochs 100000000 --steps {} ", steps + 40);
@@ -104,7 +106,7 @@ void send(const StartedProcess& process, To whom, int signal) {
 
 }  // namespace
 
-TEST_CASE("a signal ends a run at one step, which is saved and goes on with the same bits") {
+TEST_CASE("a signal ends a run at one step, which is saved and resumed with the same bits") {
     struct Case {
         const char* name;
         Words how;
@@ -135,7 +137,7 @@ TEST_CASE("a signal ends a run at one step, which is saved and goes on with the 
     }
 }
 
-TEST_CASE("where checkpoints have numbers a run that is stopped is saved as INTERRUPTED beside them") {
+TEST_CASE("with numbered checkpoints, a stopped run is saved separately as INTERRUPTED") {
     const TemporaryDirectory place;
     REQUIRE(run_program(place, "make-digits --data digits --train 96 --test 16 --seed 3").status == 0);
     const std::filesystem::path interrupted = place / "kept/INTERRUPTED.safetensors";
@@ -155,7 +157,8 @@ TEST_CASE("where checkpoints have numbers a run that is stopped is saved as INTE
         CHECK_THAT(run.err(), contains("saved, resume with the same flags and --load kept/INTERRUPTED.safetensors\n"));
         const std::string err = run.err();
         const long steps = std::atol(err.c_str() + err.find(" after ") + 7) + 5;
-        CHECK(std::distance(std::filesystem::directory_iterator(place / "kept"), {}) == 2);  // that and its state
+        CHECK(std::distance(std::filesystem::directory_iterator(place / "kept"), {}) == 2);  // the checkpoint and its
+                                                                                             // state
         const std::string end = fmt::format("{} --steps {} --devices cpu:0 ", same, steps);
         CHECK(run_program(place, end + "--load kept/INTERRUPTED.safetensors --save rest").status == 0);
         CHECK(run_program(place, end + "--save whole").status == 0);
@@ -209,7 +212,7 @@ TEST_CASE("under lockstep-run a signal to it or to one rank stops all ranks, and
     }
 }
 
-TEST_CASE("a second signal ends all at once") {
+TEST_CASE("a second signal ends the program at once") {
     const TemporaryDirectory place;
     StartedProcess run(endless(place / "net", ddp));
     REQUIRE(trains(place / "net"));
@@ -219,7 +222,7 @@ TEST_CASE("a second signal ends all at once") {
     run.send(SIGINT);
     std::this_thread::sleep_for(std::chrono::milliseconds(1000));
     CHECK_FALSE(run.ended());
-    // Again until it ends: one that a busy machine delivers at once with the first counts as the same wish.
+    // Repeated until it ends, because a second signal that is delivered together with the first counts as one.
     CHECK(comes_true([&] {
         run.send(SIGINT);
         std::this_thread::sleep_for(std::chrono::milliseconds(400));
@@ -227,7 +230,7 @@ TEST_CASE("a second signal ends all at once") {
     }));
     CHECK(run.status() == 128 + SIGINT);
     CHECK_THAT(run.err(), contains("linear: ended by signal 2 (SIGINT) from outside\n"));
-    CHECK(comes_true([&] { return std::none_of(ranks.begin(), ranks.end(), runs); }));
+    CHECK(comes_true([&] { return std::none_of(ranks.begin(), ranks.end(), is_running); }));
     CHECK(run_program(place, "linear --quiet --shards 4 --seed 5 --epochs 0 --load net --save net").status == 0);
     check_no_litter(place);
 }
@@ -274,7 +277,7 @@ TEST_CASE("Ctrl-C at a terminal saves, in one process and in several") {
     }
 }
 
-TEST_CASE("a run is saved as often as it is told to be, and is none the worse for it") {
+TEST_CASE("a run is saved as often as requested without changing its bits") {
     const TemporaryDirectory place;
     REQUIRE(run_program(place, "make-digits --data digits --train 404 --test 60 --seed 3").status == 0);
     const auto mnist = [&](const std::string& flags) {
@@ -285,7 +288,7 @@ TEST_CASE("a run is saved as often as it is told to be, and is none the worse fo
         for (auto at = out.find("saved "); at != std::string::npos; at = out.find("saved ", at + 1)) ++times;
         return times;
     };
-    const ProgramRun once = mnist("--save once");  // 7 steps an epoch
+    const ProgramRun once = mnist("--save once");  // 7 steps per epoch
     CHECK(saved(once.out) == 1);
     const ProgramRun steps = mnist("--save steps --save-every 4");
     CHECK(saved(steps.out) == 6);  // 4, 8, 12, 16, 20, 21
@@ -327,7 +330,7 @@ bool passes_nothing_on(const std::string& mpirun) {
 }  // namespace
 
 TEST_CASE("under mpirun a signal to it or to one rank stops all ranks, and the run is saved", "[.mpirun]") {
-    const auto mpirun = found("LOCKSTEP_MPIRUN", "mpirun");
+    const auto mpirun = found_launcher("LOCKSTEP_MPIRUN", "mpirun");
     if (!mpirun) return;
     for (const To whom : {To::one_rank, To::program}) {
         const TemporaryDirectory place;
@@ -338,13 +341,13 @@ TEST_CASE("under mpirun a signal to it or to one rank stops all ranks, and the r
         REQUIRE(trains(place / "net"));
         send(run, whom, SIGTERM);
         CHECK(run.status() != 0);
-        // mpirun has something to say as well. That of Open MPI 5 passes nothing on once a signal has come to it.
+        // mpirun prints messages as well. That of Open MPI 5 forwards nothing after it has received a signal.
         const std::string err = run.out() + run.err(), begin = "linear: stopped by SIGTERM after ";
         CAPTURE(err);
         const long steps = steps_saved(place / "net");
         const auto at = err.find(begin);
         if (at == std::string::npos && whom == To::program && passes_nothing_on(*mpirun)) {
-            WARN("skipped: what the ranks say, which this mpirun does not pass on");
+            WARN("skipped: output of the ranks, which this mpirun does not forward");
         } else {
             REQUIRE(at != std::string::npos);
             CHECK(err.find(begin, at + 1) == std::string::npos);

@@ -1,4 +1,4 @@
-// unet train as a user runs it: its flags, what it learns, its bits on any devices, how it goes on, its log.
+// unet train from a user's view: its flags, its learning, bit-identity on any devices, resuming, its log.
 #include "lockstep/samples/apps/unet/net.h"
 
 #include <cmath>
@@ -17,8 +17,10 @@
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/unet/loss.h"
 #include "lockstep/samples/apps/unet/score.h"
-#include "lockstep/tests/parallel/event_reader.h"
-#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/samples/unet_fixture.h"
 
 using namespace lockstep;
@@ -45,11 +47,11 @@ std::set<std::string> tags_in(const std::filesystem::path& directory) {
     for (const auto& entry : std::filesystem::directory_iterator(directory)) {
         if (!entry.path().filename().string().starts_with("events.")) continue;
         for (const std::string& record : read_records(get_bytes(entry.path()))) {
-            const Fields event(record);
+            const ProtobufFields event(record);
             if (!event.bytes.contains(5)) continue;  // Event.summary
-            const Fields summary = event.message(5);
+            const ProtobufFields summary = event.message(5);
             if (!summary.bytes.contains(1)) continue;
-            for (const std::string& value : summary.bytes.at(1)) tags.insert(Fields(value).bytes.at(1).at(0));
+            for (const std::string& value : summary.bytes.at(1)) tags.insert(ProtobufFields(value).bytes.at(1).at(0));
         }
     }
     return tags;
@@ -57,8 +59,8 @@ std::set<std::string> tags_in(const std::filesystem::path& directory) {
 
 }  // namespace
 
-TEST_CASE("U-Net has the parameters of the PyTorch program's") {
-    // Of a double convolution: two weights, and a weight and a bias of each BatchNorm.
+TEST_CASE("U-Net has the parameters of the PyTorch program's network") {
+    // Parameters of a double convolution: two weights, and a weight and a bias of each BatchNorm.
     const auto block = [](std::int64_t in, std::int64_t out) { return 9 * in * out + 9 * out * out + 4 * out; };
     const auto parameters = [&](std::int64_t w, std::int64_t classes) {
         std::int64_t count = block(3, w) + classes * (w + 1);
@@ -87,7 +89,7 @@ TEST_CASE("U-Net has the parameters of the PyTorch program's") {
     }
 }
 
-TEST_CASE("a U-Net makes a map of every size, bilinear or not") {
+TEST_CASE("a U-Net produces maps of every size, bilinear or not") {
     const NoGrad no_grad;
     for (const bool bilinear : {false, true}) {
         unet::UNet net({.channels = 2, .classes = 3, .bilinear = bilinear, .width = 4});
@@ -97,7 +99,7 @@ TEST_CASE("a U-Net makes a map of every size, bilinear or not") {
     }
 }
 
-TEST_CASE("--benchmark: what was tried is kept, and repeated with the same bits under another strategy") {
+TEST_CASE("--benchmark: choices are saved and repeated bit-identically under another strategy") {
     const UnetPlace place(8);
     const auto algorithms = [&](const std::string& file) {
         const auto figures = nlohmann::json::parse(get_bytes(place / file));
@@ -124,7 +126,7 @@ TEST_CASE("--benchmark: what was tried is kept, and repeated with the same bits 
     CHECK(by_rule.lines_of_err() == 1);
 }
 
-TEST_CASE("the dice of a set counts every image once and leaves the model's mode alone") {
+TEST_CASE("the dice of a set counts every image once and does not change the model's mode") {
     manual_seed(4);
     unet::UNet net({.width = 4});
     {
@@ -163,7 +165,7 @@ TEST_CASE("the dice of a set counts every image once and leaves the model's mode
     CHECK_FALSE(std::get<1>(model->inc.double_conv.layers).training);
 }
 
-TEST_CASE("the flags of the PyTorch program are understood, with underscores and hyphens") {
+TEST_CASE("the flags of the PyTorch program are accepted, with underscores and hyphens") {
     const UnetPlace place(8, 64);
     train_unet(place, "-e 1 -b 2 -l 1e-3 -s 0.5 -v 20 -c 3 --bilinear --seed 0 --save one.safetensors");
     train_unet(place,
@@ -177,7 +179,7 @@ TEST_CASE("the flags of the PyTorch program are understood, with underscores and
     CHECK((checkpoint(place, "one") == checkpoint(place, "three")));
 }
 
-TEST_CASE("checkpoints have the PyTorch program's names: every so many epochs and the last one") {
+TEST_CASE("checkpoints have the PyTorch program's names: every N epochs and the last one") {
     const UnetPlace place;
     const auto saved = [&](const std::string& directory) {
         std::set<std::string> names;
@@ -193,7 +195,7 @@ TEST_CASE("checkpoints have the PyTorch program's names: every so many epochs an
         CHECK(std::filesystem::exists(place / "checkpoints/mine" / name));
     CHECK_THAT(get_bytes(place / "checkpoints/mine/config.toml"), contains("parallel=\"ddp\""));
     CHECK((checkpoint(place, "checkpoints/mine/checkpoint_epoch3").size() > 1000));
-    // What was left makes the run again, in the same place.
+    // The saved configuration makes the same run again, in the same place.
     const std::string before = checkpoint(place, "checkpoints/mine/checkpoint_epoch3");
     const ProgramRun again = run_unet(place, "train --config checkpoints/mine/config.toml");
     CHECK(again.err.empty());
@@ -216,7 +218,7 @@ TEST_CASE("unet learns shapes") {
     const auto figures = nlohmann::json::parse(get_bytes(place / "figures.json"));
     REQUIRE(figures["losses"].size() == 90);
     CHECK(figures["losses"].front().get<double>() > 0.7);
-    // The line of an epoch tells its mean loss.
+    // The line of an epoch has its mean loss.
     double mean = 0;
     for (std::size_t step = 81; step < 90; ++step) mean += figures["losses"][step].get<double>() / 9;
     const auto at = run.out.find("epoch 10: loss ");
@@ -247,7 +249,7 @@ TEST_CASE("training has the same bits on any devices, with augmentation and any 
     CHECK((checkpoint(place, "plain") != checkpoint(place, "none")));
 }
 
-TEST_CASE("mixed precision has the same bits on any devices, and losses near those of f32") {
+TEST_CASE("mixed precision has the same bits on any devices, and losses close to f32") {
     const UnetPlace place;
     const std::string same = "-e 7 --steps 20 -b 4 -l 1e-4 --shards 4 --seed 5 --optimizer rmsprop -v 30 ";
     const auto train = [&](const std::string& name, const std::string& how) {
@@ -280,7 +282,7 @@ TEST_CASE("mixed precision has the same bits on any devices, and losses near tho
     CHECK(alone == train("none", "--parallel none --devices cpu:0 --amp bf16"));
 }
 
-TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same bits") {
+TEST_CASE("a run that is stopped within an epoch resumes on other devices with the same bits") {
     const UnetPlace place;
     const std::string same = "-e 3 -b 3 -l 1e-3 --shards 3 --flip -v 30 ";
     train_unet(place, same + "--devices cpu:0 --save whole.safetensors");
@@ -289,7 +291,7 @@ TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same
                           "--parallel ddp --devices cpu:0,cpu:1,cpu:2 --start_from part.safetensors --save "
                           "end.safetensors");
     CHECK((checkpoint(place, "end") == checkpoint(place, "whole")));
-    // As many images, one of them another.
+    // The same number of images, one of them different.
     const std::filesystem::path first = std::filesystem::directory_iterator(place / "data/imgs")->path();
     std::ofstream(first, std::ios::app) << "more";
     CHECK_THAT(
@@ -299,7 +301,7 @@ TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same
                contains("--lr 0.01: the schedule saved in part.safetensors started with 0.001; expected the same"));
 }
 
-TEST_CASE("a signal stops a run, which says how to go on") {
+TEST_CASE("a signal stops a run, which prints how to resume") {
     const UnetPlace place;
     StartedProcess run({"/bin/sh", "-c",
                         "cd '" + place.path().string() +
@@ -339,7 +341,7 @@ TEST_CASE("the log has every step, five evaluations an epoch, pictures and histo
     }
 }
 
-TEST_CASE("--recipe pytorch-unet is six flags, others win, and the configuration repeats it") {
+TEST_CASE("--recipe pytorch-unet sets six flags, explicit ones override it, and the configuration repeats it") {
     const UnetPlace place;
     const std::string same = "-e 1 -b 3 -l 1e-3 --shards 3 ";
     train_unet(place, same + "--recipe pytorch-unet --work-dir run --save recipe.safetensors");
@@ -362,11 +364,11 @@ TEST_CASE("--recipe pytorch-unet is six flags, others win, and the configuration
                contains("--schedule plateau: no validation images"));
 }
 
-TEST_CASE("the rate falls after evaluations without a better dice, and a run that goes on remembers them") {
+TEST_CASE("the rate falls after evaluations without a better dice, and a resumed run counts them") {
     const UnetPlace place;
     const std::string same = "-b 4 -l 1e-2 --shards 2 --schedule plateau -v 30 --seed 4 ";
     train_unet(place, same + "-e 5 --log-dir log --save whole.safetensors");
-    // torch.optim.lr_scheduler.ReduceLROnPlateau(mode="max", patience=5), as its documentation has it.
+    // torch.optim.lr_scheduler.ReduceLROnPlateau(mode="max", patience=5), as documented.
     double best = -1e300, rate = 1e-2;
     int bad = 0;
     long evaluations = 0, falls = 0;
@@ -386,7 +388,7 @@ TEST_CASE("the rate falls after evaluations without a better dice, and a run tha
     CHECK((get_bytes(place / "rest.safetensors") == get_bytes(place / "whole.safetensors")));
 }
 
-TEST_CASE("weights of classes and ignored pixels train with the same bits under every strategy") {
+TEST_CASE("class weights and ignored pixels train with the same bits under every strategy") {
     const UnetPlace place(8);
     for (const std::string flags : {"-c 2 --class-weights 0.5,2 --ignore-value 2 --loss ce+pooled-dice",
                                     "-c 1 --class-weights 3 --ignore-value 2", "-c 1 --class-weights 3"}) {
@@ -414,7 +416,7 @@ TEST_CASE("weights of classes and ignored pixels train with the same bits under 
     CHECK_THAT(refusal(place, "train --width 4 --class-weights 1,-1", 2), contains("--class-weights"));
 }
 
-TEST_CASE("the loss of a single class with weights and ignored pixels is that of loops over them") {
+TEST_CASE("the loss of a single class with weights and ignored pixels agrees with loops") {
     manual_seed(2);
     const Tensor logits = Tensor::randn({2, 1, 3, 4});
     std::vector<std::int64_t> classes;
@@ -449,7 +451,7 @@ TEST_CASE("logging and evaluation change no bit of the weights") {
     CHECK((checkpoint(place, "plain") == checkpoint(place, "logged")));
 }
 
-TEST_CASE("a single class is trained, too, and every way to gather BatchNorm's statistics") {
+TEST_CASE("a single class is trained, also with every kind of BatchNorm statistics") {
     const UnetPlace place;
     train_unet(place, "-e 1 -b 4 -c 1 --batch-norm sync --shards 2 --optimizer sgd --schedule constant --save a");
     train_unet(place, "-e 1 -b 4 -c 1 --batch-norm first --shards 2 --optimizer sgd --schedule constant --save b");

@@ -1,4 +1,4 @@
-// unet predict and unet evaluate as a user runs them: what they write, and that both agree with loops over the pixels.
+// unet predict and unet evaluate from a user's view: their output, and agreement of both with loops over the pixels.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -13,7 +13,9 @@
 #include "lockstep/parallel/data/segmentation_folder.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/samples/apps/unet/net.h"
-#include "lockstep/tests/parallel/pth_archive.h"
+#include "lockstep/tests/fixtures/archives.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/unet_fixture.h"
 
 using namespace lockstep;
@@ -21,7 +23,7 @@ using namespace lockstep::test;
 
 namespace {
 
-/// A network that finds something, as no class is preferred.
+/// A network whose masks are not constant, because no class is preferred.
 void save_network(const std::filesystem::path& path, const unet::Options& options) {
     manual_seed(11);
     unet::UNet net(options);
@@ -47,7 +49,7 @@ double dice_of(const std::vector<std::uint8_t>& found, const std::vector<std::ui
 
 }  // namespace
 
-TEST_CASE("evaluate agrees with a loop over the masks that predict writes, and every way to share the work agrees") {
+TEST_CASE("evaluate agrees with a loop over predicted masks, however the work is shared") {
     const UnetPlace place;
     train_unet(place, "-e 4 -b 2 -l 1e-2 --shards 1 --devices cpu:0 --save net.safetensors");
     REQUIRE(run_unet(place, "predict -m net.safetensors -i data/imgs -o masks --quiet").status == 0);
@@ -81,7 +83,7 @@ TEST_CASE("evaluate agrees with a loop over the masks that predict writes, and e
         CHECK(sheet.width == 3 * 32 + 2 * 4);
         CHECK(sheet.height == 4 * 32 + 3 * 4);
     }
-    // The images that training kept for validation.
+    // The images that training held out for validation.
     REQUIRE(run_unet(place, "evaluate -m net.safetensors --json some.json -v 30 --quiet").status == 0);
     CHECK(nlohmann::json::parse(get_bytes(place / "some.json"))["images"].size() == 3);
 }
@@ -112,7 +114,7 @@ TEST_CASE("predict writes masks of the image's size with the values of training,
     CHECK(read_image_header(place / "one.png").width == 48);
 }
 
-TEST_CASE("masks have the values of the masks in training, grey ones and colours") {
+TEST_CASE("predicted masks have the values of training masks, for grey and colours") {
     for (const int channels : {1, 3}) {
         const UnetPlace place(4);
         const std::vector<MaskValue> values = channels == 1
@@ -143,7 +145,7 @@ TEST_CASE("masks have the values of the masks in training, grey ones and colours
     }
 }
 
-TEST_CASE("predict takes a name for each image, and never writes over what it reads") {
+TEST_CASE("predict accepts a name per image and never overwrites its inputs") {
     const UnetPlace place(2);
     save_network(place / "net", {.width = 4});
     const std::string predict = "predict -m net ";
@@ -196,7 +198,7 @@ TEST_CASE("predict of a folder skips hidden files and its own results") {
     CHECK(second.status == 0);
     CHECK(second.out == first.out);
     CHECK((get_bytes(place / "data/imgs/shape_00000_OUT.png") == mask));
-    // An image of its own that only ends that way.
+    // A separate image whose name only has the same ending.
     std::filesystem::copy_file(place / "data/imgs/shape_00000.jpg", place / "data/imgs/fade_OUT.jpg");
     std::filesystem::copy_file(place / "data/imgs/shape_00000_OUT.png", place / "data/imgs/other_OUT.png");
     std::filesystem::create_directory(place / "folder.png");
@@ -206,7 +208,7 @@ TEST_CASE("predict of a folder skips hidden files and its own results") {
     CHECK(third.status == 0);
 }
 
-TEST_CASE("evaluate prints dice and IoU of every class, and leaves out what is ignored") {
+TEST_CASE("evaluate prints dice and IoU of every class, without ignored pixels") {
     // Masks of 0, 100 and 255, the last ignored.
     const UnetPlace place(6);
     std::filesystem::remove_all(place / "data/masks");
@@ -258,7 +260,7 @@ TEST_CASE("evaluate prints dice and IoU of every class, and leaves out what is i
                   Approx(common[c] / (found[c] + there[c] - common[c])).margin(0.005));
         }
     }
-    // The weights say what is ignored; a class that no mask has.
+    // The weights contain the ignored value; a class that no mask has.
     CHECK_THAT(refusal(place, "evaluate -m net.safetensors --ignore-value 7", 1),
                contains("a pixel of 255, which is not the value of a class"));
     CHECK_THAT(refusal(place, "evaluate -m net.safetensors --ignore-value 1:2", 1), contains("ignore_value"));
@@ -268,7 +270,7 @@ TEST_CASE("evaluate prints dice and IoU of every class, and leaves out what is i
                contains("--sheet: value is sheet.bmp; expected a name that ends in .png or .jpg"));
 }
 
-TEST_CASE("evaluate tells a network that gives no numbers, under every strategy") {
+TEST_CASE("evaluate reports a network with outputs that are not numbers, under every strategy") {
     const UnetPlace place(3);
     {
         manual_seed(11);
@@ -285,7 +287,7 @@ TEST_CASE("evaluate tells a network that gives no numbers, under every strategy"
     }
 }
 
-TEST_CASE("weights go on to masks with other values") {
+TEST_CASE("weights are trained further with other mask values") {
     const UnetPlace place(6);  // palettes of black and white: 0 and 1
     const auto masks_of = [&](const char* data, std::uint8_t low, std::uint8_t high) {
         std::filesystem::create_directories(place / data / "masks");
@@ -311,7 +313,7 @@ TEST_CASE("weights go on to masks with other values") {
         contains("unet: masks have the values 7,200, base was saved with 0,1; class numbers follow the masks\n"));
     REQUIRE(run_unet(place, "predict -m tuned -i data/imgs/shape_00001.jpg -o mask.png --quiet").status == 0);
     for (const std::uint8_t value : pixels_of(place / "mask.png")) CHECK((value == 7 || value == 200));
-    // Named, also the other way round; a run that goes on keeps its own.
+    // Values that are given, also in reverse order; a resumed run keeps its values.
     REQUIRE(run_unet(place, train + "--data other --load base --save turned --mask-values 200,7 --quiet").status == 0);
     CHECK_THAT(get_bytes(place / "turned").substr(0, 20000), contains("[[200],[7]]"));
     CHECK_THAT(refusal(place, train + "--data other --load turned --save turned --mask-values 7,200", 2),
@@ -324,7 +326,7 @@ TEST_CASE("weights go on to masks with other values") {
     CHECK_THAT(refusal(place, train + "--mask-values 0,256", 2),
                contains("--mask-values: value is 0,256; expected a list such as"));
     CHECK_THAT(refusal(place, train + "--mask-values 0,9", 1), contains("the value of a class; expected one of 0, 9"));
-    // Masks of the same values whose palette is the other way round.
+    // Masks of the same values with a reversed palette.
     CHECK_THAT(refusal(place, "predict -m base -i data/imgs/shape_00001.jpg -o x.png --mask-values 3", 2),
                contains("1 values for a network of 2 classes"));
     for (int row = 0; row < 6; ++row) {
@@ -338,12 +340,12 @@ TEST_CASE("weights go on to masks with other values") {
     CHECK_THAT(refusal(place, "evaluate -m base", 1), contains("in the training masks"));
 }
 
-TEST_CASE("a .pth says which values its masks have") {
+TEST_CASE("a .pth records the values of its masks") {
     const UnetPlace place(4);
     save_network(place / "net", {.width = 4});
     unet::UNet net({.width = 4});
     load(net, place / "net");
-    // What the PyTorch program saves: the state_dict with mask_values in it.
+    // A file of the PyTorch program: the state_dict with mask_values in it.
     const auto save_pth = [&](const char* name, const std::string& mask_values) {
         std::string items = text("mask_values") + mask_values;
         std::vector<ArchiveRecord> records;
@@ -403,7 +405,7 @@ TEST_CASE("a .pth says which values its masks have") {
     }
     CHECK(nlohmann::json::parse(get_bytes(place / "found.json"))["dice"].get<double>() == Approx(mean).margin(0.01));
     CHECK(mean > 0);
-    // Kept in what is saved.
+    // Preserved in the saved file.
     train_unet(place, "-e 1 -b 2 -v 0 --load grey.pth --save tuned.safetensors --devices cpu:0");
     CHECK_THAT(get_bytes(place / "tuned.safetensors").substr(0, 20000), contains("[[0],[255]]"));
     save_pth("wrong.pth", list(integer(0) + integer(999)));
@@ -411,7 +413,7 @@ TEST_CASE("a .pth says which values its masks have") {
                contains("wrong.pth: mask_values does not fit a network of 2 classes"));
 }
 
-TEST_CASE("the threshold decides for a network of one class") {
+TEST_CASE("the threshold decides for a network with one class") {
     const UnetPlace place(1);
     save_network(place / "net", {.classes = 1, .width = 4});
     const auto share = [&](const std::string& threshold) {

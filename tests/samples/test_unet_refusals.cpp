@@ -1,4 +1,4 @@
-// What unet refuses, in one line each.
+// Errors of unet, one line each.
 #include <string>
 #include <vector>
 
@@ -7,12 +7,13 @@
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/samples/apps/unet/net.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/unet_fixture.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
 
-TEST_CASE("unet says in one line what is wrong with its flags") {
+TEST_CASE("unet reports bad flags in one line") {
     const UnetPlace place;
     const std::string train = "train --quiet --width 4 ";
     for (const char* line : {"",
@@ -77,7 +78,7 @@ TEST_CASE("unet says in one line what is wrong with its flags") {
     CHECK_FALSE(std::filesystem::exists(place / "checkpoints"));
 }
 
-TEST_CASE("unet says in one line what is wrong with a folder, and names it") {
+TEST_CASE("unet reports a bad folder in one line that names it") {
     const UnetPlace place;
     const std::string train = "train --quiet --width 4 ";
     CHECK_THAT(refusal(place, train + "--data nowhere", 1), contains("nowhere/imgs"));
@@ -102,7 +103,7 @@ TEST_CASE("unet says in one line what is wrong with a folder, and names it") {
     CHECK_THAT(refusal(place, train, 1), contains("classes"));
 }
 
-TEST_CASE("unet says in one line what is wrong with a file of weights") {
+TEST_CASE("unet reports a bad file of weights in one line") {
     const UnetPlace place;
     const auto network = [&](const char* name, const unet::Options& options) {
         unet::UNet net(options);
@@ -135,7 +136,7 @@ TEST_CASE("unet says in one line what is wrong with a file of weights") {
         }
     }
     CHECK_THAT(refusal(place, train + "other", 1), contains("inc.double_conv.0.weight is missing"));
-    // A first layer that promises more than there is takes no memory.
+    // A first layer that declares more than the file has takes no memory.
     const std::vector<float> many(1 << 20);
     write_safetensors(place / "promise",
                       {{"inc.double_conv.0.weight", DType::f32, {1 << 18, 1, 2, 2}, many.data()},
@@ -152,7 +153,7 @@ TEST_CASE("unet says in one line what is wrong with a file of weights") {
     CHECK_THAT(refusal(place, "predict -i data/imgs -o masks -m values", 1), contains("mask_values"));
 }
 
-TEST_CASE("unet predict says in one line what is wrong with images and their masks' names") {
+TEST_CASE("unet predict reports bad images and names of masks in one line") {
     const UnetPlace place(2);
     unet::UNet net({.width = 4});
     save(net, place / "net");

@@ -1,4 +1,4 @@
-// Small sets of images for unet, and the program on them.
+// Small sets of images for unet, and functions that run the program on them.
 #pragma once
 
 #include <filesystem>

@@ -34,11 +34,11 @@ onednn::Desc activation(std::int64_t n, std::int64_t c, std::int64_t h, std::int
     return {{n, c, h, w}, dnnl::memory::data_type::f32, tag};
 }
 
-/// Inputs of so few channels stay plain: there oneDNN's choice is the best.
+/// Inputs with at most this many channels remain plain: oneDNN's choice is the fastest for them.
 constexpr std::int64_t max_plain_channels = 4;
 
-/// oneDNN's SSE kernels add all products of an output, or of an input's gradient, in one float, one by one; its matrix
-/// products, which it uses for plain layouts, add them in blocks. Longer sums go there.
+/// oneDNN's SSE kernels add all products of an output, or of an input's gradient, one by one to a single float; its
+/// matrix products, which it uses for plain layouts, add them in blocks. Longer sums use the latter.
 constexpr std::int64_t longest_sse_sum = 1024;
 
 std::ptrdiff_t floats(const onednn::Desc& layout) {
@@ -50,20 +50,20 @@ bool whole_blocks(const ConvShape& s, Isa isa) {
     return s.c % width == 0 && s.k % width == 0;
 }
 
-// Names of ways: checkpoints hold them.
+// Names of algorithms, which checkpoints contain.
 std::string winograd_name(Isa with) { return fmt::format("winograd {}", isa_name(with)); }
 constexpr const char *first_layer = "first layer", *plain = "direct plain", *channels_last = "direct channels last",
                      *own_layouts = "direct";
 
 std::string by_rule(const ConvShape& shape, Isa isa, ConvAlgorithm algorithm) {
-    const std::vector<std::string> ways = ConvEngine::ways(shape, isa);
+    const std::vector<std::string> ways = ConvEngine::algorithms(shape, isa);
     if (algorithm != ConvAlgorithm::direct) return ways.front();
     return *std::find_if(ways.begin(), ways.end(), [](const std::string& way) { return !way.starts_with("winograd"); });
 }
 
 }  // namespace
 
-std::vector<std::string> ConvEngine::ways(const ConvShape& s, Isa isa) {
+std::vector<std::string> ConvEngine::algorithms(const ConvShape& s, Isa isa) {
     std::vector<std::string> names;
     if (s.kh == 3 && s.kw == 3 && s.stride.h == 1 && s.stride.w == 1 && s.pad.same()) {
         // The widest vectors that divide both numbers of channels.
@@ -75,7 +75,7 @@ std::vector<std::string> ConvEngine::ways(const ConvShape& s, Isa isa) {
     if (isa == Isa::generic && std::max(s.c, s.k) * s.kh * s.kw > longest_sse_sum) {
         names.emplace_back(plain);
     } else if (s.c > max_plain_channels && s.kh * s.kw > 1 && !whole_blocks(s, isa)) {
-        // Padded blocks would multiply zeros; oneDNN's kernels for channels-last waste less.
+        // Padded blocks would multiply zeros; oneDNN's channels-last kernels waste less.
         names.insert(names.end(), {channels_last, own_layouts, plain});
     } else {
         names.insert(names.end(), {own_layouts, channels_last, plain});
@@ -88,7 +88,7 @@ ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, ConvAlgorit
 
 ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, std::string_view way)
     : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
-    const std::vector<std::string> known = ways(shape, isa);
+    const std::vector<std::string> known = algorithms(shape, isa);
     if (std::find(known.begin(), known.end(), way) == known.end())
         throw InvalidArgument(fmt::format(
             "convolution: algorithm '{}' does not support this shape; expected one such as '{}'", way, known.front()));
@@ -134,7 +134,7 @@ void ConvEngine::forward(const float* x, const float* w, const float* bias, bool
     if (!shape_.bias) bias = nullptr;
     if (winograd_) return winograd_->forward(x, w, bias, relu, y, scratch, threads_);
     direct_->forward(x, w, bias, y, scratch);
-    // Not oneDNN's own ReLU: that one loses NaN.
+    // Not oneDNN's own ReLU, which turns NaN into a number.
     if (relu) relu_in_place(y, floats(dst_), threads_);
 }
 

@@ -1,11 +1,11 @@
-// The shape of a two-dimensional convolution, as PyTorch's conv2d counts it.
+// The shape of a two-dimensional convolution, with the conventions of PyTorch's conv2d.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep::cpu {
 
-/// A number for each direction; one number is meant for both.
+/// A number for each direction; a single number is used for both.
 struct PerDirection {
     std::int64_t h, w;
     PerDirection(std::int64_t both) : h(both), w(both) {}  // NOLINT(google-explicit-constructor)

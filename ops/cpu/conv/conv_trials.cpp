@@ -11,7 +11,8 @@
 
 #include "lockstep/ops/cpu/conv/conv_engine.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/algorithm_choices.h"
+#include "lockstep/runtime/internal/kernels.h"
+#include "lockstep/runtime/round_up.h"
 #include "lockstep/runtime/stream.h"
 
 namespace lockstep::cpu {
@@ -21,16 +22,16 @@ struct Free {
     void operator()(void* memory) const { std::free(memory); }
 };
 
-/// Aligned to 64 bytes, full of `value`: neither zeros nor denormal numbers, which may take another time.
+/// Memory aligned to 64 bytes and filled with `value`, because zeros and denormal numbers may take a different time.
 std::unique_ptr<float, Free> filled(std::size_t bytes, float value) {
-    const std::size_t whole = (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
+    const std::size_t whole = round_up(std::max<std::size_t>(bytes, 1), 64);
     auto* memory = static_cast<float*>(std::aligned_alloc(64, whole));
     if (memory == nullptr) throw std::bad_alloc();
     std::fill_n(memory, whole / sizeof(float), value);
     return std::unique_ptr<float, Free>(memory);
 }
 
-/// The three passes of one way, on memory of their own.
+/// The three passes of one algorithm, with separate memory.
 class Passes {
 public:
     Passes(const ConvShape& shape, int threads, const std::string& way)
@@ -60,7 +61,7 @@ private:
     std::unique_ptr<float, Free> x_, dx_, y_, dy_, w_, dw_, bias_, scratch_;
 };
 
-/// What `fastest_way` finds, on the threads of `device`, as kernels are run.
+/// Result of `fastest_algorithm`, run on the threads of `device` like kernels.
 std::string fastest_on(Device device, const ConvShape& shape, int threads, const std::vector<std::string>& ways) {
     struct Outcome {
         std::string way;
@@ -68,13 +69,13 @@ std::string fastest_on(Device device, const ConvShape& shape, int threads, const
     };
     const auto outcome = std::make_shared<Outcome>();
     Stream& stream = Stream::of(device);
-    const auto work = [outcome, shape, threads, ways](const Launch&) {
+    const auto work = [outcome, shape, threads, ways](const ExecContext&) {
         try {
             std::unique_ptr<Passes> passes;
             std::string made;
-            outcome->way = fastest_way(ways, [&](const std::string& way) {
+            outcome->way = fastest_algorithm(ways, [&](const std::string& way) {
                 if (made != way || !passes) {
-                    passes.reset();  // one at a time takes memory
+                    passes.reset();  // one at a time, to save memory
                     passes = std::make_unique<Passes>(shape, threads, way);
                     made = way;
                 }
@@ -89,7 +90,7 @@ std::string fastest_on(Device device, const ConvShape& shape, int threads, const
     stream.record(done);
     done.synchronize();
     if (outcome->failure) std::rethrow_exception(outcome->failure);
-    if (outcome->way.empty()) stream.synchronize();  // work before it has failed, by which it was skipped
+    if (outcome->way.empty()) stream.synchronize();  // skipped because earlier work failed
     if (outcome->way.empty())
         throw DeviceError("trials of a convolution: all algorithms failed; expected at least one to run");
     return outcome->way;
@@ -97,10 +98,10 @@ std::string fastest_on(Device device, const ConvShape& shape, int threads, const
 
 }  // namespace
 
-std::string tried_way(const ConvShape& s, int threads, Device device) {
+std::string benchmarked_algorithm(const ConvShape& s, int threads, Device device) {
     ConvShape shape = s;
     shape.bias = true;
-    const std::vector<std::string> ways = ConvEngine::ways(shape);
+    const std::vector<std::string> ways = ConvEngine::algorithms(shape);
     if (ways.size() == 1) return ways.front();
     const std::string question = fmt::format(
         "conv2d f32 ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), padding ({}, {}), on cpu {} "

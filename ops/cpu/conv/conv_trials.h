@@ -1,4 +1,4 @@
-// Which way a convolution is computed in where trials decide (ConvAlgorithm::benchmark).
+// Selection of convolution algorithms by trials (ConvAlgorithm::benchmark).
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace lockstep::cpu {
 
-/// The one of ConvEngine::ways that AlgorithmChoices::current() has for the shape, whatever its bias, and so many
-/// threads; where it has none, the one whose three passes take the least time together on `device`, which are run there
-/// on memory of their own after all that its stream was given. One choice for all passes: they share the layouts of x
-/// and y. What it takes to bring x and y from and to other layouts is not counted.
-std::string tried_way(const ConvShape& shape, int threads, Device device);
+/// Algorithm (one of ConvEngine::algorithms) that AlgorithmChoices::current() has for this shape and number of threads;
+/// the bias does not matter. If there is no choice yet, all algorithms are timed on `device`, with separate memory,
+/// after the work already enqueued on its stream, and the one with the shortest total time of its three passes is
+/// chosen. One choice serves all passes, because they share the layouts of x and y. Conversions from and to other
+/// layouts are not timed.
+std::string benchmarked_algorithm(const ConvShape& shape, int threads, Device device);
 
 }  // namespace lockstep::cpu

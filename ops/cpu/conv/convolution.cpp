@@ -1,4 +1,4 @@
-// Conv2d: f32 by ConvEngine in the layouts it chooses, everything else by plain loops.
+// Conv2d: f32 by ConvEngine in the layouts that it selects, everything else by plain loops.
 #include <cstring>
 #include <optional>
 
@@ -8,8 +8,9 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/relu.h"
-#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/record.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -29,17 +30,17 @@ ConvEngine make_engine(const Shape& x, const Shape& weights, const ConvGeometry&
                           {geometry.pad_h, geometry.pad_w},
                           bias};
     if (request.convolution == ConvAlgorithm::benchmark)
-        return {shape, request.threads, allowed_isa(), tried_way(shape, request.threads, request.device)};
+        return {shape, request.threads, allowed_isa(), benchmarked_algorithm(shape, request.threads, request.device)};
     return {shape, request.threads, allowed_isa(), request.convolution};
 }
 
-/// Activations that the engine reads: it wants them aligned, and a view of a plain tensor may begin anywhere.
+/// Activations that the engine reads: it needs them aligned, and a view of a plain tensor may begin anywhere.
 class AlignedInput {
 public:
     explicit AlignedInput(const TensorMeta& meta)
         : bytes_(static_cast<std::size_t>(meta.numel()) * sizeof(float)), any_(meta.opaque == nullptr) {}
-    /// What run() may need of scratch.
-    std::size_t scratch_bytes() const { return any_ ? (bytes_ + 255) / 256 * 256 : 0; }
+    /// Scratch that run() may need.
+    std::size_t scratch_bytes() const { return any_ ? round_up(bytes_, scratch_alignment) : 0; }
     const float* of(const float* input, void* scratch) const {
         if (!any_ || reinterpret_cast<std::uintptr_t>(input) % 64 == 0) return input;
         return static_cast<const float*>(std::memcpy(scratch, input, bytes_));
@@ -50,7 +51,7 @@ private:
     bool any_;
 };
 
-/// run(engine, call, aligned inputs..., scratch) with one or two activations as input.
+/// Calls run(engine, call, aligned inputs..., scratch) with one or two activations as input.
 template <class Pass>
 class EngineKernel final : public Kernel {
 public:

@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/runtime/round_up.h"
+
 namespace lockstep::cpu {
 namespace {
 
@@ -16,10 +18,8 @@ using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 using BackwardDataDesc = dnnl::convolution_backward_data::primitive_desc;
 using BackwardWeightsDesc = dnnl::convolution_backward_weights::primitive_desc;
 
-constexpr std::size_t scratch_alignment = 64;
-std::size_t padded(std::size_t bytes) {
-    return (bytes + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
-}
+constexpr std::size_t part_alignment = 64;
+std::size_t padded(std::size_t bytes) { return round_up(bytes, part_alignment); }
 
 Desc described(const onednn::Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
 
@@ -54,7 +54,7 @@ DirectConv::DirectConv(const ConvShape& s, int threads, const Desc* src, const D
     src_ = src != nullptr ? *src : forward.src_desc();
     dst_ = dst != nullptr ? *dst : forward.dst_desc();
 
-    // The other passes first as the forward pass has it, then as they like it best.
+    // For the other passes, tries the forward layouts first, then those that oneDNN prefers.
     const auto data_from = [&](const Desc& dx, const Desc& dy) {
         return [&, dx, dy] { return onednn::convolution_backward_data(forward, dx, any_w, dy, window); };
     };
@@ -110,7 +110,7 @@ void DirectConv::Pass::add(int argument, bool written, const Desc& outside, cons
 }
 
 void DirectConv::Pass::run(const std::array<void*, 4>& data, void* scratch) const {
-    // Memory objects only name pointers; made here, they let several threads run one object at once.
+    // Memory objects only hold pointers; creating them here lets several threads run one object concurrently.
     const dnnl::engine& engine = onednn::cpu_engine();
     dnnl::stream& stream = onednn::cpu_stream();
     const auto at = [scratch](std::size_t offset) { return static_cast<std::byte*>(scratch) + offset; };
@@ -147,7 +147,7 @@ std::size_t DirectConv::scratch_bytes() const {
     return std::max({forward_.scratch_bytes, backward_data_.scratch_bytes, backward_weights_.scratch_bytes});
 }
 
-// Arguments are only read where the pass says so: oneDNN's interface has no pointers to const.
+// Casts away const: oneDNN has no pointers to const, but only writes the outputs of a pass.
 void DirectConv::forward(const float* x, const float* w, const float* bias, float* y, void* scratch) const {
     const onednn::ThreadScope scope(threads_);
     forward_.run({const_cast<float*>(x), const_cast<float*>(w), y, const_cast<float*>(bias)}, scratch);

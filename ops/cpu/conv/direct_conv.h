@@ -1,4 +1,4 @@
-// Convolution by oneDNN's direct kernels, for every shape that has no better kernel.
+// Convolution by oneDNN's direct kernels, for every shape without a faster kernel.
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 namespace lockstep::cpu {
 
 /// Layouts of x and y are oneDNN's choice for the forward pass, unless given; weights, bias and their gradients are
-/// plain. What another pass or the weights need in another layout is reordered inside, in the caller's scratch (64-byte
-/// aligned). The object is constant: any thread may run it, many at once if each brings its own scratch. Bits of the
+/// plain. Operands that a pass needs in another layout are reordered internally, in the caller's scratch (64-byte
+/// aligned). The object is immutable: any thread may run it, and several at once with separate scratch. Bits of the
 /// weight gradient depend on `threads`.
 class DirectConv {
 public:
-    /// Throws DeviceError where oneDNN offers only reference kernels.
+    /// Throws DeviceError if oneDNN offers only reference kernels.
     DirectConv(const ConvShape& shape, int threads);
-    /// The same with the layouts of x and y given from outside.
+    /// The same with given layouts of x and y.
     DirectConv(const ConvShape& shape, int threads, const onednn::Desc& src, const onednn::Desc& dst);
 
     const onednn::Desc& src_layout() const { return src_; }
@@ -30,14 +30,14 @@ public:
     void backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const;
 
 private:
-    /// One argument of a pass: as the caller holds it, as the kernel wants it, and where a copy lies if they differ.
+    /// An argument of a pass: the caller's layout, the kernel's layout, and a copy in scratch if they differ.
     struct Operand {
         int argument = 0;
         onednn::Desc outside, inside;
         bool written = false;
         dnnl::reorder copy;  // empty when the layouts agree
         onednn::Desc copy_scratchpad;
-        std::size_t copy_at = 0, copy_scratchpad_at = 0;  // in scratch
+        std::size_t copy_at = 0, copy_scratchpad_at = 0;  // offsets in scratch
     };
     struct Pass {
         dnnl::primitive kernel;

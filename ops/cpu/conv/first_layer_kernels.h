@@ -1,7 +1,7 @@
 // Weight gradient of a convolution of 1 to 4 input channels, 3x3 or 5x5, on AVX2; see simd.h.
 //
-// Vectors run over output channels; an input sample is one float that all of them share. Few input channels make the
-// input small, so it is copied with its padding once, and no loop has borders.
+// Vectors extend over output channels; an input sample is one float that all of them share. With few input channels the
+// input is small, so it is copied once with its padding, and no loop has to handle borders.
 #pragma once
 
 #include "lockstep/ops/cpu/conv/first_layer_kernels_table.h"
@@ -9,27 +9,27 @@
 
 namespace lockstep::cpu::LOCKSTEP_SIMD_NAMESPACE {
 
-/// The weight gradient sums at most so many ranges of images, each on one thread, and adds them in order.
+/// Maximum number of ranges of images that the weight gradient sums, each on one thread; their sums are added in order.
 constexpr Index image_slices = 16;
 
-/// Where things lie in scratch, in floats.
+/// Layout of scratch, in floats.
 struct FirstLayerPlan {
-    Index blocks;   // of V output channels, the last one padded with zeros
+    Index blocks;   // blocks of V output channels, the last one padded with zeros
     Index taps;     // c * size * size
-    Index slices;   // of images
+    Index slices;   // ranges of images
     Index images;   // padded input (n, c, padded_h, padded_w); 0 floats when there is no padding
-    Index filters;  // (blocks, taps + 1, V), the bias last; as sums once per slice
+    Index filters;  // (blocks, taps + 1, V), the bias last; each slice has its sums in this form
 
     explicit FirstLayerPlan(const FirstLayerShape& s)
         : blocks(ceil_div(s.k, V)),
           taps(s.c * s.size * s.size),
           slices(smaller(s.n, image_slices)),
-          images(s.pad == 0 ? 0 : whole_lines(s.n * s.c * s.padded_h() * s.padded_w())),
-          filters(whole_lines(blocks * (taps + 1) * V)) {}
+          images(s.pad == 0 ? 0 : round_up(s.n * s.c * s.padded_h() * s.padded_w(), cache_line_floats)),
+          filters(round_up(blocks * (taps + 1) * V, cache_line_floats)) {}
     Index scratch_floats() const { return images + slices * filters; }
 };
 
-/// Called by all threads: x with its padding, at `copy` unless there is none.
+/// Called by all threads: x with its padding, at `copy` unless there is no padding.
 static const float* pad_images(const FirstLayerShape& s, const float* x, float* copy) {
     if (s.pad == 0) return x;
     const Index width = s.padded_w();
@@ -92,7 +92,7 @@ static void accumulate_bias(Index width, const float* dy, Index dy_stride, float
     }
 }
 
-/// One image. Each row's products are summed by themselves first, which keeps rounding small.
+/// One image. Each row's products are summed separately first, which reduces rounding errors.
 template <int size, int vectors>
 static void accumulate_image(const FirstLayerShape& s, const float* x, const float* dy, float* sums,
                              Index sums_stride) {

@@ -1,4 +1,4 @@
-// The table through which first_layer.cpp reaches its kernels.
+// The table through which first_layer.cpp calls its kernels.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/ops/cpu/parallel.h"
-#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cpu {
 
@@ -22,7 +23,7 @@ PlainConv::PlainConv(const Shape& x, const Shape& weights, const Shape& y, const
 PlainConv::Range PlainConv::valid(std::int64_t out, std::int64_t size, std::int64_t stride, std::int64_t tap,
                                   std::int64_t pad) {
     const std::int64_t before = pad - tap;  // elements of padding that the first window has at this tap
-    const std::int64_t begin = before > 0 ? (before + stride - 1) / stride : 0;
+    const std::int64_t begin = before > 0 ? ceil_div(before, stride) : 0;
     const std::int64_t last = size - 1 + before;
     return {std::min(begin, out), last < 0 ? std::min(begin, out) : std::max(begin, std::min(out, last / stride + 1))};
 }

@@ -1,9 +1,9 @@
-// Convolution by plain loops over row-major tensors: f64, which oneDNN does not know.
+// Convolution by plain loops over row-major tensors: for f64, which oneDNN does not support.
 #pragma once
 
 #include <cstdint>
 
-#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/shape.h"
 
@@ -26,9 +26,9 @@ private:
     struct Range {
         std::int64_t begin, end;
     };
-    /// Output positions whose input position o * stride + tap - pad lies in [0, size).
+    /// Output positions whose input position o * stride + tap - pad is in [0, size).
     static Range valid(std::int64_t out, std::int64_t size, std::int64_t stride, std::int64_t tap, std::int64_t pad);
-    /// row(first element of a row of y, first element of the row of x that tap (i, j) meets, their length) for every
+    /// Calls row(first element of a row of y, first element of the row of x that tap (i, j) reads, length) for every
     /// output row; elements of the row of x are stride_w apart.
     template <class Row>
     void for_rows(std::int64_t i, std::int64_t j, const Row& row) const;

@@ -10,30 +10,30 @@
 namespace lockstep::cpu {
 
 /// One shape's convolution, stride 1. Activations are oneDNN's nChw8c (avx2) or nChw16c (avx512), aligned to 64 bytes;
-/// weights and their gradients are plain (k, c, 3, 3) at any address. All of these are f32, or all bf16: that is
-/// widened when it is read and rounded when it is written, and all between is f32, as bias and its gradient are. The
-/// plan is constant: any thread may run it, many at once if each brings its own scratch (64-byte aligned, its contents
-/// don't matter). Nothing is allocated. Bits depend on shape and instruction set only, not on the number of threads.
-/// Relative L2 error about 1e-6 (direct: 2e-7).
+/// weights and their gradients are plain (k, c, 3, 3) at any address. All of these are f32 or all bf16: bf16 is widened
+/// when read and rounded when written. Everything in between is f32, as are bias and its gradient. The object is
+/// immutable: any thread may run it, and several at once with separate scratch (64-byte aligned, contents undefined).
+/// Nothing is allocated. Bits depend only on shape and instruction set, not on the number of threads. Relative L2 error
+/// about 1e-6 (direct: 2e-7).
 class WinogradConv {
 public:
     /// Whether `isa` has kernels for this shape: n > 0, pad 0 to 2, output not empty, c and k multiples of
-    /// isa_vector_width(isa), isa within machine_isa(), `stored`
-    /// f32 or bf16.
+    /// isa_vector_width(isa), isa within machine_isa(), `stored` f32 or bf16.
     static bool supported(Isa isa, const WinogradShape& shape, DType stored = DType::f32);
 
-    /// Throws InvalidArgument when not supported.
+    /// Throws InvalidArgument if not supported.
     WinogradConv(Isa isa, const WinogradShape& shape, DType stored = DType::f32);
 
     const WinogradShape& shape() const { return shape_; }
-    /// Enough for any of the three passes on so many OpenMP threads.
+    /// Enough for any of the three passes on this many OpenMP threads.
     std::size_t scratch_bytes(int threads) const;
 
-    /// y (n, k, out_h, out_w) = x * w + bias, or where `relu` that or 0, whichever is larger; bias (k) may be null.
+    /// y (n, k, out_h, out_w) = x * w + bias, then max(y, 0) if `relu`; bias (k) may be null.
     void forward(const void* x, const void* w, const float* bias, bool relu, void* y, void* scratch, int threads) const;
-    /// dx (n, c, h, w) from dy. Where x was made by ReLU, `made` may be x: dx is then 0 where x <= 0. Else null.
+    /// dx (n, c, h, w) from dy. If x is the output of a ReLU, pass x as `made`: dx is then 0 where x <= 0. Otherwise
+    /// null.
     void backward_data(const void* dy, const void* w, const void* made, void* dx, void* scratch, int threads) const;
-    /// dw (k, c, 3, 3) and, unless null, db (k) are overwritten.
+    /// Overwrites dw (k, c, 3, 3) and, unless null, db (k).
     void backward_weights(const void* x, const void* dy, void* dw, float* db, void* scratch, int threads) const;
 
 private:

@@ -1,7 +1,7 @@
 // Forward and backward data by Winograd F(4x4, 3x3). Included once per instruction set, see simd.h.
 //
-// Every output channel of a tile is one sum over all input channels in a fixed order, so bits depend neither on how
-// tiles are blocked nor on the number of threads.
+// Every output channel of a tile is one sum over all input channels in a fixed order, so bits depend neither on the
+// blocking of tiles nor on the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -14,10 +14,10 @@ namespace lockstep::cpu::LOCKSTEP_SIMD_NAMESPACE {
 
 constexpr Index point_bytes = points * static_cast<Index>(sizeof(float));  // transformed bytes per tile and channel
 
-/// An odd number of cache lines: the 36 planes then spread over all sets of a cache.
+/// An odd number of cache lines, so that the 36 planes spread over all sets of a cache.
 constexpr Index odd_lines(Index floats) { return (ceil_div(floats, cache_line_floats) | 1) * cache_line_floats; }
 
-/// Outputs of this many bytes will not be in a cache when they are read again.
+/// Outputs of this many bytes will have left the caches when they are read again.
 constexpr Index past_cache_bytes = 16 << 20;
 
 /// One convolution: input, output (channels, size), filters as they are stored (k, c).
@@ -35,13 +35,13 @@ static Convolution backward_convolution(const WinogradShape& s) {
     return {{s.n, s.k, s.out_h(), s.out_w()}, {s.n, s.c, s.h, s.w}, 2 - s.pad, s.k, s.c, true};
 }
 
-/// How a convolution is cut. Usually by tiles: all filters are transformed once, then each block of tiles goes through
-/// its three stages in one thread's cache. Where filters are large and tiles few (U-Net's lowest levels) by panels:
-/// all tiles are transformed once, and the filters of one panel of 2V output channels and of one group of input
-/// channels live only as long as it takes: in the second-level cache.
+/// Blocking of a convolution. Usually by tiles: all filters are transformed once, then each block of tiles passes its
+/// three stages in one thread's cache. If filters are large and tiles few (U-Net's lowest levels), by panels: all tiles
+/// are transformed once. Transformed filters then exist only for one panel of 2V output channels and one group of input
+/// channels at a time, in the second-level cache.
 struct ConvolutionPlan {
     bool by_panel;
-    Index panels;                                   // of 2V output channels
+    Index panels;                                   // panels of 2V output channels
     Index block_tiles, blocks;                      // capacity and number of blocks of tiles
     Index input_plane, output_plane, filter_plane;  // floats per point
     Index shared_floats, thread_floats;             // scratch
@@ -60,11 +60,11 @@ struct ConvolutionPlan {
             thread_floats = points * (output_plane + filter_plane);
             return;
         }
-        // About 500 KiB of transformed tiles, whole micro-tiles, and as many blocks for each thread.
+        // About 500 KiB of transformed tiles, whole micro-tiles, and equally many blocks for each thread.
         const Index wanted = (500 << 10) / point_bytes / (in + out) / tile_rows;
         block_tiles = larger<Index>(28 / tile_rows, smaller<Index>(wanted, 84 / tile_rows)) * tile_rows;
-        blocks = ceil_div(ceil_div(tiles.count, block_tiles), threads) * threads;
-        block_tiles = ceil_div(ceil_div(tiles.count, blocks), tile_rows) * tile_rows;
+        blocks = round_up(ceil_div(tiles.count, block_tiles), threads);
+        block_tiles = round_up(ceil_div(tiles.count, blocks), tile_rows);
         blocks = ceil_div(tiles.count, block_tiles);
         input_plane = odd_lines(block_tiles * in);
         output_plane = odd_lines(block_tiles * out);
@@ -75,7 +75,7 @@ struct ConvolutionPlan {
     Index scratch_floats(int threads) const { return shared_floats + threads * thread_floats; }
 };
 
-/// Bias and destination of one convolution, and what becomes of the sums.
+/// Bias and destination of one convolution, and the function applied to the sums.
 template <class Stored>
 struct Output {
     Stored* data;

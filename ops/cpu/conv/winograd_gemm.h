@@ -1,4 +1,5 @@
-// The matrix products in Winograd's middle: 36 of them, one per point. Included once per instruction set, see simd.h.
+// The matrix products between Winograd's transforms: 36 of them, one per point. Included once per instruction set, see
+// simd.h.
 #pragma once
 
 #include "lockstep/ops/cpu/simd.h"
@@ -9,16 +10,16 @@ namespace lockstep::cpu::LOCKSTEP_SIMD_NAMESPACE {
 // and their number must divide V.
 constexpr int tile_rows = V == 8 ? 6 : 14;
 constexpr int channel_rows = V == 8 ? 4 : 8;
-// Tiles the weight gradient accumulates in registers: their two operands fit the first-level cache.
+// Number of tiles that the weight gradient accumulates in registers: their two operands fit the first-level cache.
 constexpr Index gradient_depth = 48;
 
-// Channels whose products are added one by one before the sum joins the others: one sum over 512 channels would have
-// two and a half times the error. Fewer would cost time.
+// Number of channels whose products are added one by one before their sum is added to the total: one sum over 512
+// channels would have two and a half times the error. A smaller number would cost time.
 constexpr Index channel_group = 64;
 
-/// out[tile m][vector j] = sum over channels of u[channel][m] * filters[channel][j], or where `add` that is added.
-/// u: (blocks, tiles, V) with u_stride floats between blocks; filters: (channels, vectors, V); out: out_stride floats
-/// between vectors.
+/// out[tile m][vector j] = sum over channels of u[channel][m] * filters[channel][j], added to out if `add`. u: (blocks,
+/// tiles, V) with u_stride floats between blocks; filters: (channels, vectors, V); out: out_stride floats between
+/// vectors.
 template <int rows, int vectors>
 static void multiply_group(bool add, const float* u, Index u_stride, Index blocks, const float* filters, float* out,
                            Index out_stride) {

@@ -1,7 +1,7 @@
-// Backward weights by Winograd F(4x4, 3x3), and the gradient of the bias with it. Included once per instruction set,
+// Backward weights by Winograd F(4x4, 3x3), together with the gradient of the bias. Included once per instruction set,
 // see simd.h.
 //
-// A sum over all tiles: its order is fixed by the shape, so that bits do not depend on the number of threads.
+// A sum over all tiles: the shape determines its order, so that bits do not depend on the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -10,11 +10,11 @@
 
 namespace lockstep::cpu::LOCKSTEP_SIMD_NAMESPACE {
 
-/// slices: few channels, many tiles: fixed ranges of tiles, each summed by one thread with all it needs in its cache;
+/// slices: few channels, many tiles: fixed ranges of tiles, each summed by one thread with all its data in cache;
 ///         the slices' gradients are added in order.
 /// chunks: all threads transform a chunk of tiles, then each (point, panel) is accumulated by one thread, chunk after
 ///         chunk; the next chunk is transformed meanwhile.
-/// panels: large filters, few tiles: one chunk, and sums exist for V x 2V channels at a time only.
+/// panels: large filters, few tiles: one chunk, and sums exist for only V x 2V channels at a time.
 enum class GradientOrder { slices, chunks, panels };
 
 constexpr Index gradient_slices = 16;
@@ -24,7 +24,7 @@ struct GradientPlan {
     Tiles tiles;
     Index pad;
     GradientOrder order;
-    Index panels;                        // of 2V output channels
+    Index panels;                        // panels of 2V output channels
     Index capacity, chunks;              // tiles per chunk, chunks
     Index x_plane, dy_plane, sum_plane;  // floats per point
     Index filter_floats, bias_floats;
@@ -50,7 +50,7 @@ struct GradientPlan {
         dy_plane = odd_lines(capacity * s.k);
         sum_plane = order == GradientOrder::panels ? odd_lines(2 * V * V) : odd_lines(s.c * s.k);
         filter_floats = 9 * s.c * s.k;
-        bias_floats = whole_lines(s.k);
+        bias_floats = round_up(s.k, cache_line_floats);
     }
 
     Index chunk_floats() const { return points * (x_plane + dy_plane); }
@@ -69,8 +69,8 @@ struct GradientPlan {
     Index panel_vectors(Index panel) const { return smaller<Index>(2, dy.c / V - 2 * panel); }
 };
 
-/// Transforms tiles [first, last) of one block of channels, those of x counted before those of dy, into a chunk. The
-/// bias's sums, unless null, begin or go on.
+/// Transforms tiles [first, last) of one block of channels, those of x counted before those of dy, into a chunk. Starts
+/// or continues the bias's sums, unless null.
 template <class Stored>
 static void transform_chunk_block(const GradientPlan& plan, const Stored* x, const Stored* dy, Index block, Index first,
                                   Index last, float* chunk, bool begin_bias, float* bias_sums) {
@@ -116,7 +116,7 @@ static void write_panel_gradients(const GradientPlan& plan, const float* sums, I
                            block, plan.x.c, dw);
 }
 
-/// target = the slices' parts, added in order; `floats` a multiple of V.
+/// target = the parts of all slices, added in order; `floats` a multiple of V.
 template <class Stored>
 static void add_slices(const float* parts, Index stride, Index floats, Stored* target) {
 #pragma omp for schedule(static)

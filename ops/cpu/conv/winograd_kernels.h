@@ -1,4 +1,4 @@
-// The table through which winograd.cpp reaches the kernels of one instruction set.
+// The table through which winograd.cpp calls the kernels of one instruction set.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ struct WinogradShape {
     std::ptrdiff_t out_w() const { return w + 2 * pad - 2; }
 };
 
-/// Activations are nChw{V}c, filters and their gradients plain, all f32 or all bf16 by table; bias and its gradient
-/// f32. Scratch counts floats, aligned to 64 bytes. `relu` and `made` as in winograd.h.
+/// Activations are nChw{V}c, filters and their gradients plain, all f32 or all bf16 depending on the table; bias and
+/// its gradient f32. Scratch sizes are in floats, scratch is aligned to 64 bytes. `relu` and `made` as in winograd.h.
 struct WinogradKernels {
     std::ptrdiff_t (*scratch_floats)(const WinogradShape&, int threads);
     void (*forward)(const WinogradShape&, const void* x, const void* w, const float* bias, bool relu, void* y,

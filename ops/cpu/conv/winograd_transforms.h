@@ -91,7 +91,7 @@ struct FilterGradientTransform {
     }
 };
 
-/// T along columns, then along rows: get(i, j) reads from x from vectors, put(i, j, v) receives to x to.
+/// T along columns, then along rows: get(i, j) reads T::from x T::from vectors, put(i, j, v) writes T::to x T::to.
 template <class T, class Get, class Put>
 LOCKSTEP_INLINE void transform_2d(Get get, Put put) {
     Vec half[T::to][T::from];
@@ -117,20 +117,20 @@ LOCKSTEP_INLINE void transform_2d(Get get, Put put) {
 struct Image {
     Index n, c, h, w;
     Index row() const { return w * V; }
-    /// Offset of the vector (image, block, y, x); y and x may lie outside, as a window's corner does.
+    /// Offset of the vector (image, block, y, x); y and x may be outside the image, as for a window's corner.
     Index at(Index image, Index block, Index y, Index x) const {
         return ((image * (c / V) + block) * h + y) * row() + x * V;
     }
 };
 
-/// The 4x4 tiles of an output of n images of h x w; the last ones of a row or column stand out.
+/// The 4x4 tiles of an output of n images of h x w; the last ones of a row or column may extend past the border.
 struct Tiles {
     Index across, down, count;
     explicit Tiles(const Image& output)
         : across(ceil_div(output.w, 4)), down(ceil_div(output.h, 4)), count(output.n * down * across) {}
 };
 
-/// Which tile, and where it lies; tiles are counted along rows, then images.
+/// Position of a tile; tiles are counted along rows, then images.
 struct TileCursor {
     const Tiles& tiles;
     Index image, y, x;
@@ -146,9 +146,9 @@ struct TileCursor {
 };
 
 /// Transforms the windows of tiles [first, last) of one block of channels: T = InputTransform for 6x6 windows of an
-/// input whose tile (y, x) begins at (4y - pad, 4x - pad), T = GradientTransform for the 4x4 tiles themselves.
-/// Writes target[point * plane + (tile - first) * V + lane]. Returns the sum of all that was read, which for a
-/// gradient is that of the bias.
+/// input whose tile (y, x) begins at (4y - pad, 4x - pad), T = GradientTransform for the 4x4 tiles themselves. Writes
+/// target[point * plane + (tile - first) * V + lane]. Returns the sum of all elements read, which for a gradient is the
+/// bias gradient.
 template <class T, class Stored>
 static Vec transform_windows(const Stored* source, const Image& image, const Tiles& tiles, Index pad, Index block,
                              Index first, Index last, float* target, Index plane) {
@@ -182,10 +182,10 @@ static Vec transform_windows(const Stored* source, const Image& image, const Til
     return total;
 }
 
-/// What becomes of an output before it is written.
+/// Function applied to an output before it is written.
 enum class After { nothing, relu, relu_backward };
 
-/// The arithmetic of Relu; made: what ReLU made where v is to be written.
+/// The arithmetic of Relu; made: ReLU's outputs at the positions of v.
 template <After after, class Stored>
 LOCKSTEP_INLINE Vec finished(Vec v, const Stored* made) {
     if constexpr (after == After::relu) return v < Vec{} ? Vec{} : v;
@@ -194,7 +194,7 @@ LOCKSTEP_INLINE Vec finished(Vec v, const Stored* made) {
 }
 
 /// Inverse: reads source[point * plane + (tile - first) * V + lane], adds bias to each output and writes the tiles.
-/// made: laid out as target; read after == relu_backward only.
+/// made: same layout as target; read only if after == relu_backward.
 template <bool past_cache, After after, class Stored>
 static void write_tiles(Stored* target, const Image& image, const Tiles& tiles, Index block, Index first, Index last,
                         const float* source, Index plane, Vec bias, const Stored* made) {
@@ -226,7 +226,7 @@ static void write_tiles(Stored* target, const Image& image, const Tiles& tiles, 
     if constexpr (past_cache) fence_past_cache();
 }
 
-/// V filters of 3 x 3, one after another, become 9 vectors, the last tap first.
+/// Converts V consecutive filters of 3 x 3 to 9 vectors, the last tap first.
 template <class Stored>
 LOCKSTEP_INLINE void turn_filters(const Stored* filters, float* taps) {
     constexpr int turned = smaller(V, 9);
@@ -266,7 +266,7 @@ static void transform_filters(const Stored* w, Index k, Index c, bool backward, 
             for (Index part = 0; part < 9; ++part)
                 transpose(w + (out * c + in) * 9 + part * V, c * 9, taps + part * V * V, V);
         }
-        // What comes next lies in V places far from each other: fetched ahead, since no processor guesses that.
+        // The next inputs are at V distant addresses, which no hardware prefetcher predicts: prefetched here.
         const Stored* next = w + (backward ? (in + V) * c + out : out * c + in + V) * 9;
         for (Index i = 0; i < V; ++i) {
             for (Index ahead = 0; ahead < 9 * V; ahead += line) __builtin_prefetch(next + i * c * 9 + ahead, 0, 2);

@@ -19,19 +19,10 @@ namespace lockstep {
 
 namespace {
 
-/// The same for two processes that share a loopback interface: one kernel, one network namespace.
-std::string loopback_name() {
-    const std::string boot = line_of_proc("/proc/sys/kernel/random/boot_id");
-    std::array<char, 64> space{};
-    const ssize_t length = ::readlink("/proc/self/ns/net", space.data(), space.size());
-    if (boot.empty() || length <= 0) return {};
-    return boot + " " + std::string(space.data(), static_cast<std::size_t>(length));
-}
-
 bool all_here(const GroupInfo& info, Deadline deadline) {
-    const std::string own = loopback_name();
-    bool all = !own.empty();
-    info.store->set(fmt::format("loopback/{}", info.rank), own.empty() ? "unknown" : own);
+    const std::string own = host_identity(HostScope::network, info.rank);
+    bool all = true;
+    info.store->set(fmt::format("loopback/{}", info.rank), own);
     for (int r = 0; r < info.size; ++r) {
         try {
             all = entry_of(info, "loopback", r, deadline) == own && all;
@@ -42,7 +33,7 @@ bool all_here(const GroupInfo& info, Deadline deadline) {
     return all;
 }
 
-/// The address from which this host would send to `host`; empty when there is none.
+/// The address from which this host would send to `host`; empty if none is found.
 std::string address_towards(const std::string& host) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_DGRAM;
@@ -89,7 +80,7 @@ gloo::transport::tcp::attr gloo_address(const GroupInfo& info, Deadline deadline
         result.hostname = address;
         return result;
     }
-    if (loopback_name().empty())
+    if (host_identity(HostScope::network).empty())
         throw TransportError(
             "/proc does not identify this host, so this rank counts as a separate host; mount /proc, or set "
             "LOCKSTEP_GLOO_INTERFACE to the network interface of the ranks (lo if all are on this host)");

@@ -7,9 +7,9 @@
 
 namespace lockstep {
 
-/// Loopback when all ranks are on this host. Else that of the interface LOCKSTEP_GLOO_INTERFACE or GLOO_SOCKET_IFNAME,
-/// the one that this host uses towards `info.master_addr`, or the one that its name stands for. All ranks have to
-/// call it. Throws TransportError, and what the store throws.
+/// Loopback if all ranks are on this host. Otherwise the address of the interface LOCKSTEP_GLOO_INTERFACE or
+/// GLOO_SOCKET_IFNAME, the one that this host uses towards `info.master_addr`, or the one to which its name resolves.
+/// All ranks must call it. Throws TransportError, and the errors of the store.
 gloo::transport::tcp::attr gloo_address(const GroupInfo& info, Deadline deadline);
 
 }  // namespace lockstep

@@ -1,8 +1,8 @@
-// Memory that Gloo sends from or receives into, waited for in our way.
+// Memory that Gloo sends from or receives into, with bounded waits.
 //
-// Gloo's own waits cannot ask without waiting, each takes the whole time that is left, and a time that is up, or a
-// connection lost in the middle of a message, is seen late or never. So all waiting is done here, on what Gloo's
-// unbound buffers keep for classes derived from them.
+// Gloo's own waits cannot be polled, each may take the whole remaining time, and they notice an expired deadline or a
+// connection lost in the middle of a message late or never. So all waiting is done here, with the state that Gloo's
+// unbound buffers store for derived classes.
 #pragma once
 
 #include <gloo/transport/tcp/context.h>
@@ -14,11 +14,11 @@
 
 namespace lockstep {
 
-/// Asked again and again while a buffer waits.
+/// Called repeatedly while a buffer waits.
 class GlooWatch {
 public:
     virtual ~GlooWatch() = default;
-    /// Throws when waiting for `peer` has become pointless.
+    /// Throws if waiting for `peer` has become pointless.
     virtual void keep_waiting(int peer) = 0;
 };
 
@@ -28,19 +28,19 @@ public:
                std::size_t bytes)
         : UnboundBuffer(context, data, bytes), watch_(watch) {}
 
-    // Calls of Gloo's collectives. Their timeout argument is ignored: the watch knows the deadline.
+    // Calls of Gloo's collectives. Their timeout argument is ignored: the watch has the deadline.
     bool waitRecv(int* rank, std::chrono::milliseconds) override;
     bool waitSend(int* rank, std::chrono::milliseconds) override;
     void send(int to, std::uint64_t slot, std::size_t offset, std::size_t bytes) override;
     void recv(int from, std::uint64_t slot, std::size_t offset, std::size_t bytes) override;
     void recv(std::vector<int> from, std::uint64_t slot, std::size_t offset, std::size_t bytes) override;
 
-    /// Whether what was begun last is done.
+    /// Whether the last receive is complete.
     bool received();
     bool sent();
-    /// As received; the next call is about the next one.
+    /// As received; the next call refers to the next receive.
     bool take_received();
-    /// Whether Gloo has told that the connection is lost.
+    /// Whether Gloo has reported the connection as lost.
     bool failed();
 
 private:

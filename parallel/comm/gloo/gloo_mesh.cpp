@@ -34,11 +34,11 @@ WithoutSigpipe::WithoutSigpipe() {
 WithoutSigpipe::~WithoutSigpipe() {
     const sigset_t sigpipe = only_sigpipe();
     const timespec at_once{};
-    if (!was_pending_) sigtimedwait(&sigpipe, nullptr, &at_once);  // one that came since
+    if (!was_pending_) sigtimedwait(&sigpipe, nullptr, &at_once);  // one that has arrived since
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-/// Gloo puts the file and line in front.
+/// Gloo prefixes the file and line.
 std::string GlooMesh::one_line(const std::exception& error) {
     std::string text = error.what();
     const std::size_t end = text.find("] ");
@@ -80,7 +80,7 @@ private:
     GlooWatch& watch_;
 };
 
-/// Our store as Gloo wants one.
+/// The group's store with Gloo's interface.
 class GlooMesh::Setup final : public gloo::rendezvous::Store {
 public:
     Setup(lockstep::Store& store, Deadline deadline) : store_(store), deadline_(deadline) {}
@@ -98,7 +98,7 @@ public:
     }
     void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
 
-    /// "rank 2": whose turn it is to be connected.
+    /// "rank 2": the peer that is being connected.
     std::string peer() const { return peer_.empty() ? "the others" : "rank " + peer_; }
 
 private:
@@ -116,7 +116,7 @@ GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
         const auto address = gloo::transport::tcp::CreateDeviceAttr(gloo_address(info, deadline));
         std::shared_ptr<Device> device;
         {
-            sigset_t all, before;  // Gloo's thread, which is started here, handles nobody's signals
+            sigset_t all, before;  // Gloo's thread, which is started here, must not handle the program's signals
             sigfillset(&all);
             pthread_sigmask(SIG_SETMASK, &all, &before);
             const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restore(
@@ -124,7 +124,7 @@ GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
             device = std::make_shared<Device>(address, watch_);
         }
         auto context = std::make_shared<gloo::rendezvous::Context>(info.rank, info.size);
-        // Of which Gloo gives every connection five.
+        // Gloo allows each connection five times this timeout.
         context->setTimeout(std::max(std::chrono::milliseconds(1), time_until(deadline) / 5));
         std::shared_ptr<gloo::transport::Device> base = device;
         context->connectFullMesh(setup, base);
@@ -154,7 +154,7 @@ void GlooMesh::close(const std::string& reason) noexcept {
             closed_ = true;
         }
         connections_->close(reason);
-    } catch (const std::exception&) {  // then the others are told when the connections are destroyed
+    } catch (const std::exception&) {  // then the other ranks notice when the connections are destroyed
     }
 }
 

@@ -1,4 +1,4 @@
-// The connections of a group: Gloo's context with buffers of ours, made through a store of ours.
+// The connections of a group: Gloo's context with our buffers, made through our store.
 #pragma once
 
 #include <gloo/rendezvous/context.h>
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-/// Gloo writes to sockets without handling SIGPIPE, which would end the process when a peer has left.
+/// Gloo writes to sockets without handling SIGPIPE, which would end the process after a peer has left.
 class WithoutSigpipe {
 public:
     WithoutSigpipe();
@@ -36,7 +36,7 @@ public:
     const std::shared_ptr<gloo::rendezvous::Context>& context() const { return context_; }
     std::unique_ptr<GlooBuffer> buffer(void* data, std::size_t bytes) const;
 
-    /// Runs what calls Gloo: whatever it throws becomes a TransportError and the end of the mesh.
+    /// Calls Gloo. Every exception becomes a TransportError and ends the mesh.
     template <class Call>
     decltype(auto) guarded(Call&& call) {
         require_alive();
@@ -47,9 +47,9 @@ public:
             fail(one_line(error));
         }
     }
-    /// Closes the mesh and throws; the reason is that of the first call of this or `close`.
+    /// Closes the mesh and throws, with the reason of the first call of this or `close`.
     [[noreturn]] void fail(const std::string& reason);
-    /// Closes all connections, which fails all waiting calls on both sides. From any thread.
+    /// Closes all connections, which makes all waiting calls on both sides fail. May be called from any thread.
     void close(const std::string& reason) noexcept;
     bool closed() const { return closed_; }
     void require_alive() const;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "lockstep/parallel/comm/store/backoff.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 
 namespace lockstep {
 
@@ -19,7 +19,7 @@ constexpr std::uint64_t leave_slot = std::uint64_t{0x42} << 56;
 std::uint64_t body_slot(std::uint64_t sequence) { return (std::uint64_t{0x43} << 56) | sequence; }
 
 constexpr std::size_t open_frames = 4;
-constexpr std::chrono::seconds patience{1};  ///< of destructors
+constexpr std::chrono::seconds patience{1};  ///< limit of waits in destructors
 
 }  // namespace
 
@@ -80,7 +80,7 @@ public:
     ~Receiving() override {
         if (!source_) {
             if (waiting_entry_) messages_->waiting_.erase(*waiting_entry_);
-        } else if (body_ && !received()) {  // what has been said is on its way and will be written
+        } else if (body_ && !received()) {  // the announced bytes are in transit and will be written
             const Deadline deadline = RunClock::now() + patience;
             for (Backoff backoff(0); !received() && !messages_->mesh_.closed() && !body_->failed(); backoff.pause())
                 if (RunClock::now() > deadline)
@@ -92,7 +92,7 @@ public:
     bool takes(int from, const Header& header) const {
         return (from_ == Transport::any_source || from_ == from) && label_ == header.label;
     }
-    /// Takes over what has been announced; throws when it has another size.
+    /// Takes an announced message. Throws if its size differs.
     void accept(int from, const Header& header, const std::byte* inside_frame) {
         if (header.bytes != bytes_)
             throw TransportError(fmt::format("rank {} sent {} bytes; expected {}", from, header.bytes, bytes_));
@@ -112,7 +112,7 @@ public:
             if (received()) return true;
             const int awaited = source_.value_or(from_);
             if (!messages_->lost(awaited)) return false;
-            messages_->poll();  // what came before the end
+            messages_->poll();  // frames received before the connection closed
             if (!received() && awaited == source_.value_or(from_)) messages_->require(awaited);
             return done_;
         });
@@ -176,13 +176,13 @@ std::unique_ptr<Message> GlooMessages::receive(void* data, std::size_t bytes, in
 
 int GlooMessages::announced(std::uint32_t tag) {
     return mesh_.guarded([&] {
-        const bool last = lost(Transport::any_source);  // asked first: what came before the end counts
+        const bool last = lost(Transport::any_source);  // before the poll, which takes the last frames
         poll();
         const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Arrived& one) {
             return one.header.label == Label{tag, 0};
         });
         if (found != unexpected_.end()) return found->source;
-        return last ? Transport::nobody : Transport::any_source;
+        return last ? Transport::all_left : Transport::any_source;
     });
 }
 
@@ -197,7 +197,7 @@ void GlooMessages::poll() {
             if (one.closed) continue;
             try {
                 frame.buffer->recv(r, frame_slot, 0, frame_bytes);
-            } catch (const std::exception&) {  // nothing more will come, but others may have to be taken in
+            } catch (const std::exception&) {  // the end of this connection; frames of others remain to be taken
                 one.closed = true;
             }
         }
@@ -230,13 +230,14 @@ bool GlooMessages::lost(int rank) {
 void GlooMessages::require(int rank) {
     if (!lost(rank)) return;
     if (rank == Transport::any_source) throw TransportError("all other ranks have left");
-    // The others too: `rank` may only have heard first of one that has died.
+    // All of them: `rank` may have closed its connections because another rank died.
     std::vector<int> others;
     for (int r = 0; r < static_cast<int>(peers_.size()); ++r)
         if (r != rank_ && r != rank && lost(r)) others.push_back(r);
-    throw TransportError(fmt::format(
-        "the connection to rank {} is closed{}", rank,
-        others.empty() ? std::string() : fmt::format(", as is the connection to {}", fmt::join(others, ", "))));
+    std::string also;
+    if (others.size() == 1) also = fmt::format(", as is that to rank {}", others[0]);
+    if (others.size() > 1) also = fmt::format(", as are those to ranks {}", fmt::join(others, ", "));
+    throw TransportError(fmt::format("the connection to rank {} is closed{}", rank, also));
 }
 
 void GlooMessages::take_leave(Deadline deadline) {

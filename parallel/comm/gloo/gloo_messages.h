@@ -18,12 +18,12 @@
 
 namespace lockstep {
 
-/// Not for several threads at once.
+/// Must be used by one thread at a time.
 class GlooMessages : public std::enable_shared_from_this<GlooMessages> {
 public:
     GlooMessages(const GroupInfo& info, GlooWatch& watch);
 
-    /// Identifies messages: messages of the user and parts of collectives are separate.
+    /// Identifies messages. Messages of the user and parts of collectives have separate labels.
     struct Label {
         std::uint32_t tag;
         std::uint32_t collective;  ///< 1 or 0
@@ -42,7 +42,8 @@ public:
     bool lost(int peer);
     /// Throws if messages from or to `peer`, or any other rank (Transport::any_source), are no longer possible.
     void require(int peer);
-    /// Waits until the others have read all that this rank has sent: what a closed connection still holds may be lost.
+    /// Waits until the others have read all that this rank has sent, because closing a connection may discard its
+    /// buffered data.
     void take_leave(Deadline deadline);
 
 private:
@@ -51,10 +52,10 @@ private:
 
     struct Header {
         std::uint64_t bytes;
-        std::uint64_t sequence;  ///< count of the sender's messages to this receiver
+        std::uint64_t sequence;  ///< number of the sender's messages to this receiver
         Label label;
     };
-    static constexpr std::size_t frame_bytes = 4096, most_inside = frame_bytes - sizeof(Header);
+    static constexpr std::size_t frame_bytes = 4096, max_inside = frame_bytes - sizeof(Header);
     using FrameMemory = std::array<std::byte, frame_bytes>;
 
     struct Frame {
@@ -67,7 +68,7 @@ private:
         std::vector<std::byte> inside;
     };
     struct Peer {
-        std::vector<Frame> open;  ///< receives, in the order in which they will be filled, round and round
+        std::vector<Frame> open;  ///< receives, in the order in which they will be filled, cyclically
         std::size_t next = 0;
         bool closed = false;
         std::uint64_t sent = 0;
@@ -78,11 +79,11 @@ private:
     Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
     Frame make_frame() const;
     void arrived(int source, const FrameMemory& frame);
-    static std::size_t inside(const Header& header) { return header.bytes <= most_inside ? header.bytes : 0; }
+    static std::size_t inside(const Header& header) { return header.bytes <= max_inside ? header.bytes : 0; }
 
     const int rank_;
     std::list<Frame> left_behind_;  ///< frames of aborted messages, which Gloo still sends
-    GlooMesh mesh_;                 ///< destroyed before the memory that it sends
+    GlooMesh mesh_;                 ///< destroyed before the memory that it sends from
     std::vector<Peer> peers_;
     std::list<Receiving*> waiting_;
     std::deque<Arrived> unexpected_;

@@ -1,6 +1,6 @@
-// Process groups over TCP by Gloo. All-reduce is Gloo's; the other collectives are made of messages, because Gloo's
-// have no parts of different or no size (gather, scatter, reduce_scatter), end the process where ranks disagree on
-// sizes, or wait longer than the deadline.
+// Process groups over TCP by Gloo. All-reduce is Gloo's. The other collectives are made of messages, because Gloo's do
+// not support parts of different or zero size (gather, scatter, reduce_scatter), end the process if ranks disagree on
+// sizes, or wait past the deadline.
 #include <fmt/format.h>
 #include <gloo/allreduce.h>
 
@@ -75,8 +75,8 @@ private:
     }
     void fail(const std::string& reason) override { mesh().fail(reason); }
 
-    /// Another one where ranks disagree: then they miss each other's messages and the deadline passes, where Gloo
-    /// would end the process because of a message that is too long.
+    /// Differs if ranks disagree on the call. Then their messages do not match and the deadline passes; with equal tags
+    /// Gloo would end the process because of a message that is too long.
     static std::uint32_t tag_of(std::uint32_t call, std::size_t count, DType dtype, ReduceOp op) {
         std::uint64_t hash = call;
         for (const std::uint64_t part :
@@ -104,7 +104,7 @@ TransportBackend gloo_backend() {
             .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
                 return std::make_unique<GlooTransport>(info);
             },
-            .how_to_build = "install libgloo-dev and configure again"};
+            .build_hint = "install libgloo-dev and configure again"};
 }
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@ namespace lockstep {
 
 namespace {
 
-/// What ranks compare.
+/// Description of a call that the ranks compare.
 struct CallFingerprint {
     std::array<char, 24> name{};
     std::uint64_t bytes = 0, layout = 0;
@@ -22,7 +22,7 @@ struct CallFingerprint {
     std::int32_t uneven = 0;
     bool operator==(const CallFingerprint&) const = default;
 
-    /// Whether two ranks do the same.
+    /// Whether two ranks make the same call.
     bool matches(CallFingerprint other) const {
         if (uneven != 0 && other.uneven != 0) other.bytes = bytes;
         return *this == other;
@@ -49,12 +49,6 @@ bool compares_calls() {
     throw InvalidArgument(fmt::format("LOCKSTEP_DEBUG={}; expected off or detail", text));
 }
 
-std::uint64_t layout_of(std::span<const std::size_t> parts) {
-    std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-    for (const std::size_t part : parts) hash = (hash ^ part) * 1099511628211U;
-    return hash;
-}
-
 void compare_calls(Transport& host, int rank, int size, const CollectiveCall& call, Deadline deadline) {
     std::vector<CallFingerprint> all(static_cast<std::size_t>(size));
     CallFingerprint& own = all[static_cast<std::size_t>(rank)];
@@ -70,7 +64,7 @@ void compare_calls(Transport& host, int rank, int size, const CollectiveCall& ca
     host.all_gather(&own, all.data(), sizes, deadline);
     for (std::size_t other = 1; other < all.size(); ++other) {
         if (all[other].matches(all[0])) continue;
-        host.barrier(deadline);  // all have seen it before the first one leaves
+        host.barrier(deadline);  // all ranks have seen it before the first one leaves
         throw TransportError(fmt::format("the ranks make different calls: rank 0 {}, rank {} {}{}", describe(all[0]),
                                          other, describe(all[other]),
                                          all[other].layout != all[0].layout ? ", cut into different parts" : ""));
@@ -94,7 +88,7 @@ void compare_parts(Transport& host, int rank, std::span<const std::size_t> sent,
     host.all_gather(&own, all.data(), parts, deadline);
     const auto found = std::find_if(all.begin(), all.end(), [](const Difference& one) { return one.from >= 0; });
     if (found == all.end()) return;
-    host.barrier(deadline);  // all have seen it before the first one leaves
+    host.barrier(deadline);  // all ranks have seen it before the first one leaves
     throw TransportError(fmt::format("the ranks make different calls: rank {} sends {} bytes where rank {} expects {}",
                                      found->from, found->sent, found - all.begin(), found->expected));
 }

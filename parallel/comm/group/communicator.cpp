@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -12,11 +13,13 @@
 #include "lockstep/parallel/comm/group/call_comparison.h"
 #include "lockstep/parallel/comm/group/host_identity.h"
 #include "lockstep/parallel/comm/group/parts.h"
-#include "lockstep/parallel/comm/group/progress_board.h"
+#include "lockstep/parallel/comm/group/rank_progress.h"
 #include "lockstep/parallel/comm/group/reduce_elements.h"
-#include "lockstep/parallel/comm/note_failure.h"
-#include "lockstep/parallel/comm/store/departures.h"
+#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/report_failure.h"
+#include "lockstep/parallel/comm/store/rank_exits.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/digest.h"
 
 namespace lockstep {
 
@@ -37,12 +40,12 @@ const TransportBackend& find_backend(std::string_view name) {
 
 int number_of(Communicator::Elements elements) { return elements ? static_cast<int>(*elements) : -1; }
 
-/// Whether every part is something to wait for.
+/// Whether no part is empty.
 bool none_is_empty(std::span<const std::size_t> parts) {
     return std::find(parts.begin(), parts.end(), std::size_t{0}) == parts.end();
 }
 
-/// Of the ranks of a group, in the job.
+/// The ranks of a group, numbered as in the job.
 std::vector<int> job_ranks(const Communicator::Info& info) {
     std::vector<int> ranks = info.global_ranks;
     if (ranks.empty()) {
@@ -54,14 +57,14 @@ std::vector<int> job_ranks(const Communicator::Info& info) {
 
 }  // namespace
 
-std::string why_unusable(std::string_view backend) {
+std::string unusable_reason(std::string_view backend) {
     const TransportBackend& found = find_backend(backend);
-    if (!found.make) return fmt::format("it was not built in; {}", found.how_to_build);
+    if (!found.make) return fmt::format("it was not built in; {}", found.build_hint);
     return found.unusable ? found.unusable() : std::string();
 }
 
 void require_usable(std::string_view backend) {
-    if (const std::string reason = why_unusable(backend); !reason.empty())
+    if (const std::string reason = unusable_reason(backend); !reason.empty())
         throw InvalidArgument(fmt::format("backend {}: {}{} use another one", backend, reason,
                                           find_backend(backend).make ? ";" : ", or"));
 }
@@ -85,15 +88,15 @@ Communicator::Communicator(const Info& info, std::string backend, const MakeTran
 void Communicator::connect(const std::string& prefix, const MakeTransport& make) {
     const auto store = std::make_shared<PrefixStore>(prefix, info_.store);
     const auto give_up = [&](const std::string& reason) {
-        note_failure(FailureCause::others);
+        report_failure(FailureCause::other_rank);
         info_.failure->note();
-        const std::string missing = board_ ? board_->unconnected() : std::string();
+        const std::string missing = rank_progress_ ? rank_progress_->unconnected() : std::string();
         throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}{}{}", info_.rank, info_.size,
                                              info_.name, backend_, reason, missing.empty() ? "" : "; ", missing));
     };
     const auto gone = [&](int rank) {
-        const std::string lines = info_.store->try_get(departures).value_or("");
-        const auto how = departure_of(lines, job_ranks(info_)[static_cast<std::size_t>(rank)]);
+        const std::string lines = info_.store->try_get(rank_exits).value_or("");
+        const auto how = rank_exit_of(lines, job_ranks(info_)[static_cast<std::size_t>(rank)]);
         return how ? fmt::format("rank {} has {}", rank, name_of(*how)) : std::string();
     };
     GroupInfo where{.rank = info_.rank,
@@ -103,19 +106,19 @@ void Communicator::connect(const std::string& prefix, const MakeTransport& make)
                     .global_ranks = info_.global_ranks,
                     .master_addr = info_.master_addr,
                     .gone = gone,
-                    .verdict = [this] { return board_ ? board_->verdict() : std::string(); }};
+                    .verdict = [this] { return rank_progress_ ? rank_progress_->verdict() : std::string(); }};
     try {
-        board_ = std::make_unique<ProgressBoard>(*info_.store, prefix, info_.rank, job_ranks(info_),
-                                                 [this](const std::string& reason) { abort(reason); });
-        board_->begin_waiting();
+        rank_progress_ = std::make_unique<RankProgress>(*info_.store, prefix, info_.rank, job_ranks(info_),
+                                                        [this](const std::string& reason) { abort(reason); });
+        rank_progress_->begin_waiting();
         if (info_.hosts.empty()) info_.hosts = find_hosts(where, RunClock::now() + info_.timeout);
         where.hosts = info_.hosts;
         transport_ = make(where);
-        board_->note_connected();
-        board_->end_waiting();
+        rank_progress_->note_connected();
+        rank_progress_->end_waiting();
     } catch (const TransportError& error) {
         give_up(error.what());
-    } catch (const CommunicationError& error) {  // of the store
+    } catch (const CommunicationError& error) {  // thrown by the store
         give_up(error.what());
     }
 }
@@ -144,13 +147,13 @@ void Communicator::check() {
 }
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
-    note_failure(FailureCause::others);
+    report_failure(FailureCause::other_rank);
     info_.failure->note();
-    if (board_ && !failed_) board_->note_cause(reason);
-    // Others that wait for this rank learn of it now, not at their deadlines.
+    if (rank_progress_ && !failed_) rank_progress_->note_failure(reason);
+    // Ranks that wait for this one get the error now, not at their deadlines.
     abort(fmt::format("rank {} gave up: {}", info_.rank, reason));
-    // Once is enough: what is called after a failure fails at once.
-    const std::string missing = number > 0 && !failed_ ? board_->missing(name, number) : std::string();
+    // Only once: calls after a failure fail at once.
+    const std::string missing = number > 0 && !failed_ ? rank_progress_->missing(name, number) : std::string();
     failed_ = true;
     throw CommunicationError(fmt::format("rank {} of {}: {}{} ({} bytes, {}): {}{}{}", info_.rank, info_.size, name,
                                          number > 0 ? fmt::format(" number {}", number) : std::string(), bytes,
@@ -163,18 +166,18 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
     if (!transport_) return;
     call.on_gpu = on_gpu();
     const Deadline deadline = RunClock::now() + info_.timeout;
-    board_->begin(call.name, number);
+    rank_progress_->begin(call.name, number);
     try {
         if (compares_) compare_calls(transport_->on_host(), info_.rank, info_.size, call, deadline);
         body(deadline);
     } catch (const TransportError& error) {
-        board_->end();
+        rank_progress_->end();
         fail(call.name, number, call.bytes, error.what());
     }
     if (call.hears_all && !call.on_gpu)
-        board_->end_with_all();
+        rank_progress_->end_with_all();
     else
-        board_->end();
+        rank_progress_->end();
 }
 
 void Communicator::require_root(std::string_view name, int root) const {
@@ -212,7 +215,7 @@ void Communicator::all_gather(const void* in, void* out, std::span<const std::si
     perform({.name = "all_gather",
              .bytes = sum_of(bytes),
              .dtype = number_of(elements),
-             .layout = layout_of(bytes),
+             .layout = digest_of(bytes),
              .hears_all = none_is_empty(bytes)},
             [&](Deadline d) { transport_->all_gather(in, out, bytes, d); });
 }
@@ -225,7 +228,7 @@ void Communicator::gather(const void* in, void* out, std::span<const std::size_t
              .bytes = sum_of(bytes),
              .root = root,
              .dtype = number_of(elements),
-             .layout = layout_of(bytes)},
+             .layout = digest_of(bytes)},
             [&](Deadline d) { transport_->gather(in, out, bytes, root, d); });
 }
 
@@ -237,7 +240,7 @@ void Communicator::scatter(const void* in, void* out, std::span<const std::size_
              .bytes = sum_of(bytes),
              .root = root,
              .dtype = number_of(elements),
-             .layout = layout_of(bytes)},
+             .layout = digest_of(bytes)},
             [&](Deadline d) { transport_->scatter(in, out, bytes, root, d); });
 }
 
@@ -259,7 +262,7 @@ void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent,
 
 bool Communicator::divides(ReduceOp op, DType dtype) const {
     if (op != ReduceOp::mean) return false;
-    if (dtype == DType::boolean) divide_elements(dtype, nullptr, 0, 1);  // says what they have instead
+    if (dtype == DType::boolean) divide_elements(dtype, nullptr, 0, 1);  // the error lists the supported operations
     return !on_gpu();
 }
 
@@ -295,7 +298,7 @@ void Communicator::reduce_scatter(const void* in, void* out, std::span<const std
              .bytes = sum_of(counts) * size_of(dtype),
              .dtype = static_cast<int>(dtype),
              .op = static_cast<int>(op),
-             .layout = layout_of(counts),
+             .layout = digest_of(counts),
              .hears_all = counts[static_cast<std::size_t>(info_.rank)] > 0},
             [&](Deadline d) { transport_->reduce_scatter(in, out, counts, dtype, mean ? ReduceOp::sum : op, d); });
     if (mean) divide_elements(dtype, out, counts[static_cast<std::size_t>(info_.rank)], info_.size);
@@ -304,8 +307,9 @@ void Communicator::reduce_scatter(const void* in, void* out, std::span<const std
 void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
     const std::uint64_t number = ++sequence_;
     if (!transport_) return;
-    constexpr std::uint32_t arrive = 0xffffff01, leave = 0xffffff02;  // apart from the tags of users
-    // Rank 0 knows who is missing and tells it first, after it has found out which of them only wait themselves.
+    constexpr std::uint32_t arrive = 0xffffff01, leave = 0xffffff02;  // distinct from the tags of users
+    // Rank 0 knows which ranks are missing and reports them first, after it has found out which of them only wait
+    // themselves.
     constexpr std::chrono::milliseconds ahead(4000);
     const Waiting waiting(*this);
     const Deadline deadline = RunClock::now() + timeout + (info_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
@@ -333,18 +337,18 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
         fail("monitored_barrier", number, 0, error.what());
     }
     if (missing.empty()) return;
-    if (std::vector<int> idle = board_->not_waiting(missing); !idle.empty()) missing = std::move(idle);
+    if (std::vector<int> idle = rank_progress_->not_waiting(missing); !idle.empty()) missing = std::move(idle);
     fail("monitored_barrier", number, 0,
          fmt::format("{} {} did not arrive within {} ms", missing.size() == 1 ? "rank" : "ranks",
                      fmt::join(missing, ", "), timeout.count()));
 }
 
 Communicator::Waiting::Waiting(const Communicator& communicator) : communicator_(communicator) {
-    if (communicator_.board_) communicator_.board_->begin_waiting();
+    if (communicator_.rank_progress_) communicator_.rank_progress_->begin_waiting();
 }
 
 Communicator::Waiting::~Waiting() {
-    if (communicator_.board_) communicator_.board_->end_waiting();
+    if (communicator_.rank_progress_) communicator_.rank_progress_->end_waiting();
 }
 
 std::unique_ptr<Message> Communicator::send(const void* data, std::size_t bytes, int to, std::uint32_t tag) {
@@ -380,8 +384,13 @@ void Communicator::give_up(std::string_view what, std::size_t bytes, const std::
 void Communicator::abort(const std::string& reason) noexcept {
     if (!transport_) return;
     info_.failure->note();
-    board_->note_cause(reason);
+    rank_progress_->note_cause(reason);
     transport_->abort(reason);
+}
+
+std::span<const TransportBackend> transport_backends() {
+    static const std::array backends{hosts_backend(), gloo_backend(), nccl_backend(), mpi_backend()};
+    return backends;
 }
 
 }  // namespace lockstep

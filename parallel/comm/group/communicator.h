@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/comm/group/job_failure.h"
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/reduce_op.h"
+#include "lockstep/parallel/comm/store/rank_exits.h"
 
 namespace lockstep {
 
-class ProgressBoard;
+class RankProgress;
 struct CollectiveCall;
 
 /// Collectives must be called by one thread at a time, in the same order on all ranks. Every call ends by its deadline
@@ -37,7 +37,7 @@ public:
         std::chrono::milliseconds timeout = Store::default_timeout;
         std::vector<int> global_ranks;  ///< ranks of this group in the job, in order
         std::string master_addr;        ///< address of the job's rank 0; may be empty
-        std::vector<int> hosts;         ///< see GroupInfo; empty: the ranks find out
+        std::vector<int> hosts;         ///< see GroupInfo; empty: detected
         std::shared_ptr<JobFailure> failure = std::make_shared<JobFailure>();  ///< failure state of the job
     };
     /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not built in (with a
@@ -53,7 +53,7 @@ public:
     std::string_view backend() const { return backend_; }
     /// Collectives begun so far.
     std::uint64_t sequence() const { return sequence_; }
-    /// A group of the same ranks and kind for somebody else's operations. Collective.
+    /// Creates a group of the same ranks and kind for separate operations. Collective.
     std::unique_ptr<Communicator> duplicate(std::string_view purpose) const;
     /// A communicator of the same ranks for memory of this rank's GPU: see TransportBackend::make_on. Null if the
     /// backend only supports host memory, and for one rank. One thread at a time may call both. Collective.
@@ -65,7 +65,8 @@ public:
     /// Throws CommunicationError if something that was enqueued has failed.
     void check();
 
-    // As in Transport, with checks of roots and sizes (InvalidArgument). `elements`: what is moved, for comparing.
+    // As in Transport, with checks of roots and sizes (InvalidArgument). `elements`: the data that is moved, for
+    // comparison.
     using Elements = std::optional<DType>;
     void barrier();
     void broadcast(void* data, std::size_t bytes, int root, Elements elements = {});
@@ -74,18 +75,18 @@ public:
     void scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements = {});
     void all_to_all(const void* in, std::span<const std::size_t> sent, void* out, std::span<const std::size_t> received,
                     Elements elements = {});
-    /// `op` may be mean.
+    /// `op` may also be mean.
     void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op);
     void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root);
     void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype, ReduceOp op);
-    /// As barrier; when ranks are missing, rank 0 names all of them, not only the first found.
+    /// As barrier; if ranks are missing, rank 0 names all of them, not only the first found.
     void monitored_barrier(std::chrono::milliseconds timeout);
 
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
-    /// Moves a message on; true once it is done. `what` names it in errors: "receive from rank 2".
+    /// Makes progress on a message; true when it is complete. `what` names it in errors: "receive from rank 2".
     bool advance(Message& message, std::string_view what, std::size_t bytes);
-    /// While one lives, a thread waits for a message: other ranks do not take this one for missing.
+    /// While an object exists, a thread waits for a message, and other ranks do not consider this one missing.
     class Waiting {
     public:
         explicit Waiting(const Communicator& communicator);
@@ -112,7 +113,7 @@ private:
     Communicator(const Info& info, std::string backend, const MakeTransport& make);
     void connect(const std::string& prefix, const MakeTransport& make);
     bool on_gpu() const { return transport_ && !transport_->device().is_host(); }
-    /// Whether `op` is a mean, which the transport knows as a sum. Throws InvalidArgument for booleans.
+    /// Whether `op` is a mean, which the transport computes as a sum. Throws InvalidArgument for booleans.
     bool divides(ReduceOp op, DType dtype) const;
 
     template <class Body>
@@ -125,8 +126,8 @@ private:
     Info info_;
     std::string backend_;
     bool compares_ = false, failed_ = false, backend_makes_on_ = false;
-    std::shared_ptr<Transport> transport_;  ///< null where size is 1
-    std::unique_ptr<ProgressBoard> board_;  ///< null if size is 1
+    std::shared_ptr<Transport> transport_;         ///< null if size is 1
+    std::unique_ptr<RankProgress> rank_progress_;  ///< null if size is 1
     std::atomic<std::uint64_t> sequence_{0};
     mutable std::atomic<int> duplicates_{0};
 };

@@ -20,14 +20,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* boot_id = "/proc/sys/kernel/random/boot_id";
-
-/// Without /proc LOCKSTEP_HOST_ID decides, and a rank without either is a host by itself.
-std::string host_identity(int rank) {
-    const std::string space = process_space();
+/// Without /proc, LOCKSTEP_HOST_ID decides.
+std::string entry_for_hosts(int rank) {
     const char* id = std::getenv("LOCKSTEP_HOST_ID");
     const std::string given = id ? id : "";
-    return fmt::format("{}/{}", space.empty() && given.empty() ? fmt::format("rank {}", rank) : space, given);
+    const std::string own =
+        given.empty() ? host_identity(HostScope::processes, rank) : host_identity(HostScope::processes);
+    return fmt::format("{}/{}", own, given);
 }
 
 }  // namespace
@@ -42,24 +41,26 @@ std::string line_of_proc(const std::string& file) {
     return all.substr(0, all.find('\n'));
 }
 
-std::string machine_of(int rank) {
-    const std::string boot = line_of_proc(boot_id);
-    return boot.empty() ? fmt::format("rank {}", rank) : boot;
+std::string host_identity(HostScope scope) {
+    const std::string boot = line_of_proc("/proc/sys/kernel/random/boot_id");
+    if (boot.empty() || scope == HostScope::kernel) return boot;
+    std::array<char, 64> space{};
+    const ssize_t length = ::readlink(scope == HostScope::processes ? "/proc/self/ns/pid" : "/proc/self/ns/net",
+                                      space.data(), space.size());
+    if (length <= 0) return {};
+    return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
 }
 
-std::string process_space() {
-    const std::string boot = line_of_proc(boot_id);
-    std::array<char, 64> space{};
-    const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
-    if (boot.empty() || length <= 0) return {};
-    return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
+std::string host_identity(HostScope scope, int rank) {
+    const std::string identity = host_identity(scope);
+    return identity.empty() ? fmt::format("rank {}", rank) : identity;
 }
 
 std::string entry_of(const GroupInfo& info, std::string_view key, int peer, Deadline deadline) {
     const std::string name = fmt::format("{}/{}", key, peer);
     constexpr milliseconds longest(20);
     for (auto pause = milliseconds(1);; pause = std::min(2 * pause, longest)) {
-        // In this order: what it has said before it went counts.
+        // In this order: an entry written before the rank left counts.
         const std::string gone = pause == longest && info.gone ? info.gone(info.called(peer)) : std::string();
         if (std::optional<std::string> text = info.store->try_get(name)) return std::move(*text);
         if (!gone.empty()) throw TransportError(gone);
@@ -82,7 +83,7 @@ std::vector<std::string> introduce(const GroupInfo& info, std::string_view key, 
 std::vector<int> find_hosts(const GroupInfo& info, Deadline deadline) {
     std::map<std::string, int> numbers;
     std::vector<int> hosts;
-    for (const std::string& identity : introduce(info, "host", host_identity(info.rank), deadline))
+    for (const std::string& identity : introduce(info, "host", entry_for_hosts(info.rank), deadline))
         hosts.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
     return hosts;
 }

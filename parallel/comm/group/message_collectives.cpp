@@ -8,7 +8,7 @@
 
 #include "lockstep/parallel/comm/group/reduce_elements.h"
 #include "lockstep/parallel/comm/reduce_op.h"
-#include "lockstep/parallel/comm/store/backoff.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 
 namespace lockstep {
 
@@ -18,7 +18,7 @@ using Sizes = std::span<const std::size_t>;
 
 std::size_t total(Sizes sizes) { return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}); }
 
-/// Where part `r` begins.
+/// Offset of part `r`.
 std::size_t before(Sizes sizes, int r) { return total(sizes.first(static_cast<std::size_t>(r))); }
 
 std::size_t of(Sizes sizes, int r) { return sizes[static_cast<std::size_t>(r)]; }
@@ -80,12 +80,12 @@ void MessageCollectives::barrier(Deadline deadline) {
     }
 }
 
-/// Down a binomial tree whose root is `root`.
+/// Binomial tree with root `root`.
 void MessageCollectives::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
     const std::uint32_t call = next_call();
     const int position = (rank_ - root + size_) % size_;
     const auto rank_at = [&](int other) { return (other + root) % size_; };
-    int reach = 1;  // as far as the subtree of this rank goes
+    int reach = 1;  // size of this rank's subtree
     while (reach < size_ && (position & reach) == 0) reach *= 2;
     Parts parts;
     if (position != 0) {
@@ -97,7 +97,7 @@ void MessageCollectives::broadcast(void* data, std::size_t bytes, int root, Dead
     finish(parts, deadline);
 }
 
-/// Round a ring.
+/// Ring.
 void MessageCollectives::all_gather(const void* in, void* out, Sizes bytes, Deadline deadline) {
     const std::uint32_t call = next_call();
     Parts own;
@@ -139,7 +139,7 @@ void MessageCollectives::scatter(const void* in, void* out, Sizes bytes, int roo
     finish(parts, deadline);
 }
 
-/// Where nothing goes from one rank to another no message does.
+/// No message is sent for an empty part.
 void MessageCollectives::all_to_all(const void* in, Sizes sent, void* out, Sizes received, Deadline deadline) {
     const std::uint32_t call = next_call();
     Parts parts;
@@ -162,7 +162,7 @@ std::vector<std::size_t> MessageCollectives::even_shares(std::size_t count) cons
     return shares;
 }
 
-/// Each rank reduces a share, which all then fetch.
+/// Each rank reduces a share, which all others then fetch.
 void MessageCollectives::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) {
     const std::vector<std::size_t> shares = even_shares(count), bytes = times(shares, size_of(dtype));
     std::byte* own = part_of(data, bytes, rank_);
@@ -170,7 +170,7 @@ void MessageCollectives::all_reduce(void* data, std::size_t count, DType dtype, 
     MessageCollectives::all_gather(own, data, bytes, deadline);
 }
 
-/// Likewise, but only the root fetches them.
+/// As all_reduce, but only the root fetches the shares.
 void MessageCollectives::reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) {
     const std::vector<std::size_t> shares = even_shares(count), bytes = times(shares, size_of(dtype));
     const auto own = std::make_unique_for_overwrite<std::byte[]>(of(bytes, rank_));
@@ -178,7 +178,7 @@ void MessageCollectives::reduce(void* data, std::size_t count, DType dtype, Redu
     MessageCollectives::gather(own.get(), data, bytes, root, deadline);
 }
 
-/// Added up in the order of the ranks. `out` may be a part of `in`.
+/// Adds in the order of the ranks. `out` may be a part of `in`.
 void MessageCollectives::reduce_scatter(const void* in, void* out, Sizes counts, DType dtype, ReduceOp op,
                                         Deadline deadline) {
     const std::size_t count = of(counts, rank_), bytes = count * size_of(dtype);

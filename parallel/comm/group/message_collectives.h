@@ -1,5 +1,5 @@
 // Collectives made of messages between two ranks: for backends whose library lacks an operation, or cannot do it with
-// parts of different sizes, within a deadline, or without ending the process where ranks disagree.
+// parts of different sizes, within a deadline, or without ending the process if ranks disagree.
 #pragma once
 
 #include <cstddef>
@@ -35,13 +35,14 @@ protected:
     MessageCollectives(int rank, int size, int spins, std::function<std::string()> verdict)
         : rank_(rank), size_(size), spins_(spins), verdict_(std::move(verdict)) {}
 
-    /// As send and receive; never mistaken for those of the user. `call`: the same on all ranks of one collective.
+    /// As send and receive, but never matched with messages of the user. `call`: the same on all ranks of one
+    /// collective.
     virtual std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) = 0;
     virtual std::unique_ptr<Message> receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) = 0;
-    /// Makes the transport dead and throws.
+    /// Makes the transport unusable and throws.
     [[noreturn]] virtual void fail(const std::string& reason) = 0;
 
-    /// The number of a collective; taken at its begin.
+    /// The number of a collective, assigned when it begins.
     std::uint32_t next_call() { return ++calls_; }
     /// The error after the deadline: the rank to blame, or if unknown the rank that this rank waited for.
     std::string late(const std::string& waited_for) const {
@@ -66,7 +67,7 @@ private:
     void add_receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call);
     /// Copies a rank's own part, by a message if only the library can access the memory.
     void add_own(Parts& parts, void* to, const void* from, std::size_t bytes, std::uint32_t call);
-    /// Waits for all of them.
+    /// Waits for all `parts`.
     void finish(Parts& parts, Deadline deadline);
 
     std::uint32_t calls_ = 0;

@@ -10,9 +10,43 @@
 
 namespace lockstep {
 
+void WorkState::set(Status status, int source, const std::string& message) {
+    const std::scoped_lock lock(mutex_);
+    if (status_ != Status::pending) return;
+    status_ = status;
+    source_ = source;
+    message_ = message;
+    changed_.notify_all();
+}
+
+bool WorkState::done() const {
+    const std::scoped_lock lock(mutex_);
+    return status_ != Status::pending;
+}
+
+bool WorkState::wait_until(std::chrono::steady_clock::time_point time) const {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, time, [&] { return status_ != Status::pending; });
+}
+
+void WorkState::wait() const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return status_ != Status::pending; });
+}
+
+void WorkState::check() const {
+    const std::scoped_lock lock(mutex_);
+    if (status_ == Status::failed) throw CommunicationError(message_);
+}
+
+int WorkState::source() const {
+    const std::scoped_lock lock(mutex_);
+    return source_;
+}
+
 namespace {
 
-/// How often a thread looks for what has come before it sleeps.
+/// Number of polls without progress before a thread sleeps.
 constexpr int looks = 2000;
 constexpr std::chrono::microseconds nap(200);
 
@@ -35,7 +69,7 @@ OperationQueue::~OperationQueue() {
         under_way = under_way_ != 0;
         wake_.notify_all();
     }
-    if (under_way)  // may tell the other hosts: without the lock
+    if (under_way)  // without the lock, because it may notify the other hosts
         communicator_->abort(
             fmt::format("rank {} has left the group with operations in flight", communicator_->rank()));
     if (thread_.joinable()) thread_.join();
@@ -51,7 +85,7 @@ OperationQueue::~OperationQueue() {
 std::byte* OperationQueue::begin(TensorRange& range, std::optional<Device> gpu) {
     try {
         return range.begin(gpu);
-    } catch (const std::exception& error) {  // the others would wait for what does not come
+    } catch (const std::exception& error) {  // otherwise the other ranks would wait for a call that never begins
         communicator_->abort(fmt::format("rank {} cannot reach a tensor: {}", communicator_->rank(), error.what()));
         throw;
     }
@@ -171,7 +205,7 @@ void OperationQueue::leave() {
 
 void OperationQueue::end(const std::shared_ptr<WorkState>& state, int source, const std::string& error) {
     {
-        const std::scoped_lock lock(mutex_);  // first: whoever hears of it may destroy the group
+        const std::scoped_lock lock(mutex_);  // first, because the waiter that is notified may destroy the group
         --under_way_;
     }
     error.empty() ? state->succeed(source) : state->fail(error);
@@ -196,7 +230,7 @@ void OperationQueue::serve() {
     std::unique_lock lock(mutex_);
     for (int quiet = 0; !stopping_;) {
         const bool collective = !queued_.empty();
-        // A caller that waits for the communicator comes before messages, which it moves on itself.
+        // A caller that waits for the communicator has priority over messages, which it advances itself.
         if (occupied_ || !(collective || (has_messages() && callers_ == 0))) {
             wake_.wait(lock);
             continue;
@@ -213,7 +247,7 @@ void OperationQueue::serve() {
             } catch (const std::exception& caught) {
                 error = caught.what();
             }
-            one.call = {};  // lets go of the memory before anybody hears of it
+            one.call = {};  // releases the memory before a waiter is notified
             end(one.state, -1, error);
         } else {
             lock.unlock();
@@ -250,7 +284,7 @@ bool OperationQueue::move_messages() {
         moved = true;
         const std::shared_ptr<WorkState> state = one->state;
         {
-            const std::scoped_lock lock(mutex_);  // has_messages looks at the list
+            const std::scoped_lock lock(mutex_);  // has_messages reads the list
             one = moving_.erase(one);
         }
         end(state, source.value_or(-1), error);

@@ -1,6 +1,7 @@
 // Pending operations of a group: collectives one after another in the order of the calls, and messages in parallel.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -15,16 +16,41 @@
 
 #include "lockstep/parallel/comm/group/communicator.h"
 #include "lockstep/parallel/comm/group/tensor_range.h"
-#include "lockstep/parallel/comm/group/work_state.h"
 
 namespace lockstep {
+
+// Result of an operation for its waiters.
+
+class WorkState {
+public:
+    void succeed(int source) { set(Status::succeeded, source, {}); }
+    void fail(const std::string& message) { set(Status::failed, -1, message); }
+
+    bool done() const;
+    /// Returns false if it is not complete by then.
+    bool wait_until(std::chrono::steady_clock::time_point time) const;
+    void wait() const;
+    /// Throws CommunicationError if the operation failed. Valid only when it is complete.
+    void check() const;
+    int source() const;
+
+private:
+    enum class Status : unsigned char { pending, succeeded, failed };
+    void set(Status status, int source, const std::string& message);
+
+    mutable std::mutex mutex_;
+    mutable std::condition_variable changed_;
+    Status status_ = Status::pending;
+    int source_ = -1;
+    std::string message_;
+};
 
 /// A checked call of a collective.
 struct Collective {
     TensorRange in = {}, out = {};
     /// `in`, `out`: first bytes of the ranges.
     std::function<void(Communicator&, const void* in, void* out)> make;
-    bool reduces = false;  ///< it computes, not only moves
+    bool reduces = false;  ///< computes, in addition to moving data
 };
 
 /// A checked call of send or recv.
@@ -42,12 +68,12 @@ struct Transfer {
 class OperationQueue {
 public:
     explicit OperationQueue(std::shared_ptr<Communicator> communicator);
-    /// Gives up what is under way, on the other ranks too; never waits for them.
+    /// Aborts operations in flight, also on the other ranks; never waits for them.
     ~OperationQueue();
     OperationQueue(const OperationQueue&) = delete;
     OperationQueue& operator=(const OperationQueue&) = delete;
 
-    /// After what has been started; throws what it throws.
+    /// Runs after all operations started before; throws their errors.
     void run(Collective call);
     std::shared_ptr<WorkState> start(Collective call);
     /// Returns the rank that sent the received message.
@@ -63,7 +89,7 @@ private:
         Transfer transfer;
         std::shared_ptr<WorkState> state;
         Deadline deadline;
-        std::unique_ptr<Message> message = {};  ///< once it has begun
+        std::unique_ptr<Message> message = {};  ///< null until it has begun
     };
 
     std::shared_ptr<WorkState> post(Transfer transfer);
@@ -75,16 +101,16 @@ private:
     std::optional<Device> gpu_of(const Collective& call) const;
     Communicator& communicator_on(Device gpu);
     void make(Collective& call);
-    /// Moves all messages on; whether one has begun or ended.
+    /// Makes progress on all messages; true if one has begun or completed.
     bool move_messages();
     /// Rank that sent a received message, -1 for a send; nullopt while it is in flight.
     std::optional<int> move(Moving& one);
     bool has_messages() const { return !posted_.empty() || !moving_.empty(); }
-    void need_thread();  ///< under the lock
+    void need_thread();  ///< call with the lock held
     void serve();
-    /// Nothing has moved, again: looks after other threads, then sleeps for a moment.
+    /// No progress again: yields to other threads, then sleeps for a moment.
     void rest(std::unique_lock<std::mutex>& lock, int& quiet);
-    void leave();  ///< under the lock: the communicator is free
+    void leave();  ///< call with the lock held; releases the communicator
     /// Completes `state` with its result and removes it from the operations in flight.
     void end(const std::shared_ptr<WorkState>& state, int source, const std::string& error);
 
@@ -94,8 +120,8 @@ private:
     std::mutex mutex_;
     std::condition_variable wake_;  ///< for the queue's thread
     std::condition_variable free_;  ///< for callers that wait for the communicator
-    bool occupied_ = false;         ///< some thread uses the communicator
-    int callers_ = 0;               ///< wait for it
+    bool occupied_ = false;         ///< a thread uses the communicator
+    int callers_ = 0;               ///< number of threads that wait for it
     std::size_t under_way_ = 0;     ///< started but not completed
     bool stopping_ = false;
     std::deque<Queued> queued_;

@@ -17,7 +17,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
 
-/// One part after the other: calls each(rank, where it begins, its size).
+/// Calls each(rank, offset, size) for each part in order.
 template <class Each>
 void each_part(std::span<const std::size_t> sizes, Each each) {
     std::size_t begin = 0;

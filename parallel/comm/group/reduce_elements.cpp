@@ -15,7 +15,7 @@ namespace lockstep {
 
 namespace {
 
-/// What an element is computed in.
+/// Type in which an element is computed.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float,
                                 std::conditional_t<std::is_same_v<T, std::uint8_t>, std::uint32_t, T>>;
@@ -59,7 +59,7 @@ void reduce(ReduceOp op, void* out, const void* a, const void* b, std::size_t co
     }
 }
 
-/// The 16-bit floats, in blocks that stay in the first cache: loops of conversions alone are vectorised.
+/// 16-bit floats, in blocks that stay in the first-level cache, because compilers vectorize loops that only convert.
 template <class T>
 void reduce_in_f32(ReduceOp op, void* out, const void* a, const void* b, std::size_t count) {
     constexpr std::size_t block = 1024;
@@ -67,10 +67,10 @@ void reduce_in_f32(ReduceOp op, void* out, const void* a, const void* b, std::si
     for (std::size_t at = 0; at < count; at += block) {
         const std::size_t n = std::min(block, count - at);
         const auto length = static_cast<std::ptrdiff_t>(n);
-        float16::widen(static_cast<const T*>(a) + at, x.data(), length);
-        float16::widen(static_cast<const T*>(b) + at, y.data(), length);
+        float16::upcast(static_cast<const T*>(a) + at, x.data(), length);
+        float16::upcast(static_cast<const T*>(b) + at, y.data(), length);
         reduce<float>(op, x.data(), x.data(), y.data(), n);
-        float16::narrow(x.data(), static_cast<T*>(out) + at, length);
+        float16::downcast(x.data(), static_cast<T*>(out) + at, length);
     }
 }
 

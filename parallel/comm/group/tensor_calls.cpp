@@ -48,14 +48,14 @@ void require_same_dtype(std::string_view operation, const Tensor& out, const Ten
             fmt::format("{}: out is {}, in is {}; expected the same dtype", operation, text_of(out), text_of(in)));
 }
 
-/// One tensor a rank.
+/// Requires one tensor per rank.
 void require_one_a_rank(std::string_view operation, Caller caller, std::string_view name, Tensors list) {
     if (list.size() != static_cast<std::size_t>(caller.size))
         throw InvalidArgument(fmt::format("{}: {} tensors in {} in a group of {}; expected one per rank", operation,
                                           list.size(), name, caller.size));
 }
 
-/// `one` on every rank: what goes into or comes out of part `index` of `list`.
+/// Requires `one` to be the same on every rank: the input or output for part `index` of `list`.
 void require_alike(std::string_view operation, std::string_view list_name, Tensors list, int index, const Tensor& one) {
     const Tensor& part = list[static_cast<std::size_t>(index)];
     require_same_dtype(operation, part, one);
@@ -77,7 +77,7 @@ void require_nothing(std::string_view operation, Caller caller, std::string_view
                         caller.rank, list.size(), list_name, root));
 }
 
-/// `whole` is (ranks, part...) or (ranks * part[0], ...).
+/// Requires `whole` to be (ranks, part...) or (ranks * part[0], ...).
 void require_whole(std::string_view operation, Caller caller, std::string_view whole_name, const Tensor& whole,
                    const Tensor& part) {
     Shape stacked = part.shape(), joined = part.shape();
@@ -96,7 +96,7 @@ void require_apart(std::string_view operation, const TensorRange& out, const Ten
 
 Sizes even(Caller caller, std::size_t size) { return Sizes(static_cast<std::size_t>(caller.size), size); }
 
-/// Of each tensor, in bytes or in elements.
+/// Size of each tensor, in bytes or in elements.
 Sizes sizes_of(Tensors list, bool bytes) {
     Sizes sizes;
     for (const Tensor& tensor : list)
@@ -108,7 +108,7 @@ void require_one_dtype(std::string_view operation, Tensors list, const Tensor& o
     for (const Tensor& tensor : list) require_same_dtype(operation, tensor, other);
 }
 
-/// Rows of dimension 0 to bytes.
+/// Converts rows of dimension 0 to bytes.
 Sizes row_bytes(std::string_view operation, Caller caller, std::string_view name, const Tensor& tensor,
                 std::span<const std::int64_t> rows) {
     if (rows.size() != static_cast<std::size_t>(caller.size))

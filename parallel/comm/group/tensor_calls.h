@@ -1,4 +1,4 @@
-// The operations of a ProcessGroup on tensors, checked: what may be called is decided here, before anything is sent.
+// The operations of a ProcessGroup on tensors, checked: invalid calls are rejected here, before anything is sent.
 #pragma once
 
 #include <cstdint>

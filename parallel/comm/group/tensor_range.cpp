@@ -4,18 +4,59 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
 
-#include "lockstep/parallel/comm/group/pinned_cache.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/operand.h"
-#include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
 namespace {
+
+/// Pinned memory that operations between processes reuse: pinning takes longer than filling it.
+struct Cache {
+    std::mutex mutex;
+    std::map<std::size_t, std::vector<std::shared_ptr<Buffer>>> free;  ///< by size
+};
+
+Cache& cache() {
+    static auto* instance = new Cache;  // never destroyed: tensors may return memory during exit
+    return *instance;
+}
+
+/// At least `bytes` bytes, from any thread. Cached for reuse when the last owner releases it; no operation may use it
+/// then.
+std::shared_ptr<Buffer> take_pinned(std::size_t bytes) {
+    const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
+    std::shared_ptr<Buffer> memory;
+    {
+        const std::scoped_lock lock(cache().mutex);
+        auto& free = cache().free[size];
+        if (!free.empty()) {
+            memory = std::move(free.back());
+            free.pop_back();
+        }
+    }
+    if (!memory) memory = Buffer::allocate_pinned(size);
+    Buffer* const block = memory.get();
+    return {block, [size, memory = std::move(memory)](Buffer*) mutable {
+                try {
+                    const std::scoped_lock lock(cache().mutex);
+                    cache().free[size].push_back(std::move(memory));
+                } catch (const std::bad_alloc&) {  // then it is not cached
+                }
+            }};
+}
 
 bool intersect(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
@@ -32,7 +73,7 @@ void require_movable(std::string_view operation, const Tensor& tensor, bool writ
     if (written) require_single_elements(tensor, operation);
 }
 
-/// Streams of their own: what one operation brings back does not wait for what a later one waits for.
+/// Separate streams, so that data returned by one operation does not wait for the input of a later one.
 Stream& staging_stream(Device device, bool to_device) {
     return Stream::of(device, StreamRole::collective, to_device ? 2 : 1);
 }
@@ -42,7 +83,7 @@ Stream& staging_stream(Device device, bool to_device) {
 struct TensorRange::Block {
     std::byte* tensor;
     std::byte* copy;
-    std::size_t row_bytes, pitch;  ///< `pitch`: from row to row of the tensor; the copy has none
+    std::size_t row_bytes, pitch;  ///< `pitch`: bytes between rows of the tensor; the copy has no gaps
     std::size_t rows = 1;
 };
 
@@ -88,12 +129,12 @@ bool TensorRange::is_part_of(const TensorRange& whole, std::size_t offset) const
 
 template <class Visit>
 void TensorRange::each_block(Visit visit) {
-    std::byte* at = memory();  // elements lie one after the other there
+    std::byte* at = memory();  // elements are contiguous in the copy
     for (const Part& part : parts_) {
         if (part.bytes == 0) continue;
         const TensorMeta& meta = part.meta;
         const auto element = static_cast<std::int64_t>(size_of(meta.dtype));
-        int outer = meta.shape.dims();  // the dimensions after these lie one element after the other
+        int outer = meta.shape.dims();  // the dimensions after these are contiguous
         std::int64_t run = 1;
         while (outer > 0 && (meta.shape[outer - 1] == 1 || meta.strides[outer - 1] == run)) run *= meta.shape[--outer];
         const auto row_bytes = static_cast<std::size_t>(run * element);
@@ -150,8 +191,8 @@ void TensorRange::move(bool to_tensors) {
         });
     } catch (...) {
         try {
-            settle();                   // what has been enqueued uses the memory
-        } catch (const DeviceError&) {  // the first error says so
+            settle();                   // enqueued copies use the memory
+        } catch (const DeviceError&) {  // the first error is reported
         }
         throw;
     }

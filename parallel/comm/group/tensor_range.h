@@ -1,4 +1,4 @@
-// Tensors as a communicator wants them: one range of host memory or of a GPU's, from any thread.
+// Tensors in the form that a communicator needs: one range of host memory or of a GPU's, usable from any thread.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ public:
     enum class Use : unsigned char { read, write, update };
 
     TensorRange() = default;
-    /// To be called where the tensors are used: it counts the writes, and what their devices have been given so far is
-    /// waited for in `begin`. Throws InvalidArgument, in the name of `operation`, for tensors that cannot be moved.
+    /// To be constructed when the tensors are used: it counts the writes. `begin` waits for the work enqueued on their
+    /// devices so far. Throws InvalidArgument, in the name of `operation`, for tensors that cannot be moved.
     TensorRange(std::string_view operation, std::span<const Tensor> tensors, Use use);
 
     bool empty() const { return parts_.empty(); }  ///< true if it has no tensors
@@ -31,7 +31,7 @@ public:
     /// Whether this is the part of `whole` that begins at `offset`.
     bool is_part_of(const TensorRange& whole, std::size_t offset) const;
 
-    /// The GPU of all tensors; nullopt if there are none, or if one is elsewhere.
+    /// The GPU of all tensors; nullopt if there are no tensors, or if one is elsewhere.
     std::optional<Device> gpu() const;
     /// Waits for the devices. Returns the first byte, for the host or, if `on` is set, for the GPU of all tensors; null
     /// if the range is empty.
@@ -48,7 +48,7 @@ private:
     };
     void add(std::string_view operation, const Tensor& tensor);
     struct Block;  ///< rows of a tensor and of the copy
-    /// Calls visit(device, block) all over.
+    /// Calls visit(device, block) for every block.
     template <class Visit>
     void each_block(Visit visit);
     /// From the tensors to the copy, or back.
@@ -60,10 +60,10 @@ private:
     Use use_ = Use::read;
     std::size_t bytes_ = 0;
     bool copied_ = false;  ///< whether it is not a single range
-    bool staged_ = false;  ///< the host cannot use it
+    bool staged_ = false;  ///< the host cannot access it
     Device copy_device_;   ///< device of the copy
     std::unique_ptr<std::byte[]> copy_;
-    std::shared_ptr<Buffer> copy_buffer_;  ///< pinned, or a GPU's
+    std::shared_ptr<Buffer> copy_buffer_;  ///< pinned memory, or a GPU's
 };
 
 }  // namespace lockstep

@@ -32,11 +32,11 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-/// A message on its way. Destroying it gives it up.
+/// A message in flight. Destroying the object cancels it.
 class Message {
 public:
     virtual ~Message() = default;
-    /// Moves it on without waiting; true once it is done. Throws TransportError.
+    /// Makes progress without waiting; true when it is complete. Throws TransportError.
     virtual bool advance() = 0;
     /// Rank that sent the received message; valid when it is done.
     virtual int source() const = 0;
@@ -48,18 +48,18 @@ public:
 /// that messages make progress. A rank's own part is copied. Sizes may be 0. Throws TransportError.
 class Transport {
 public:
-    static constexpr int any_source = -1, nobody = -2;
+    static constexpr int any_source = -1, all_left = -2;
 
-    virtual ~Transport() = default;  ///< never blocks for long: peers that still wait are told, or find out
+    virtual ~Transport() = default;  ///< never blocks for long: peers that still wait are notified, or find out
     virtual std::string_view backend() const = 0;
     virtual Device device() const { return Device::host(); }
     /// Whether messages and collectives that only move data accept memory of GPUs, whatever memory the other ranks
     /// pass.
     virtual bool takes_gpu_memory() const { return false; }
-    /// Whether its calls may call CUDA, whatever memory they are given: then none is made in a host function of a
-    /// stream, nor does one wait for a thread that makes it.
+    /// Whether its calls may call CUDA, whatever memory they are given. If so, no call is made in a host function of a
+    /// stream, and no host function waits for a thread that makes one.
     virtual bool may_call_cuda() const { return false; }
-    /// Between the same ranks, for host memory.
+    /// The transport between the same ranks for host memory.
     virtual Transport& on_host() { return *this; }
 
     /// Messages between two ranks with the same tag are received in the order in which they were sent. `bytes` of both
@@ -67,7 +67,7 @@ public:
     virtual std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) = 0;
     virtual std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) = 0;
     /// Rank of the first arrived message with this tag that no receive has claimed; `receive` from that rank gets it.
-    /// any_source: no such message yet; nobody: no such message, and all other ranks have left.
+    /// Returns any_source if no such message has arrived yet, and all_left if in addition all other ranks have left.
     virtual int announced(std::uint32_t tag) = 0;
 
     virtual void barrier(Deadline deadline) = 0;
@@ -83,10 +83,10 @@ public:
     /// `in` and `out` must not overlap.
     virtual void all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
                             std::span<const std::size_t> received, Deadline deadline) = 0;
-    /// In place. `op`: sum, min, max or product, computed by reduce_elements; in an order of the backend's choosing,
-    /// but with the same result on all ranks. On a GPU in the backend's own arithmetic, and mean as well.
+    /// In place. `op`: sum, min, max or product, computed by reduce_elements; in an order chosen by the backend, but
+    /// with the same result on all ranks. On a GPU in the backend's own arithmetic, and mean as well.
     virtual void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) = 0;
-    /// In place on `root`; what others gave is left as it was.
+    /// In place on `root`; the data of other ranks is unchanged.
     virtual void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) = 0;
     /// `counts`: elements, one number per rank, parts of `in` as in scatter; `out` gets the result of this rank's part.
     virtual void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
@@ -98,9 +98,9 @@ public:
     /// The failure of the transport known to this rank so far; empty: none. From any thread, does not wait.
     virtual std::string failure() const { return {}; }
 
-    /// Called over and over while a collective waits; set by the owner, may be empty.
+    /// Called repeatedly while a collective waits; set by the owner, may be empty.
     std::function<void()> meanwhile;
-    /// How long its end waits until the others have read what was sent.
+    /// How long the destructor waits until the others have read the sent data.
     std::chrono::milliseconds patience{1000};
 };
 
@@ -132,8 +132,8 @@ struct TransportBackend {
     std::string_view name;
     /// Collective over the ranks of `info`, size 2 or more. Null if its library was missing at build time.
     std::unique_ptr<Transport> (*make)(const GroupInfo& info) = nullptr;
-    std::string_view how_to_build;  ///< "install libgloo-dev and configure again"
-    /// Reason why it cannot be used on this machine; empty if it can. Null: it always can.
+    std::string_view build_hint;  ///< "install libgloo-dev and configure again"
+    /// Reason why it cannot be used on this machine; empty if it can. Null: always usable.
     std::string (*unusable)() = nullptr;
     /// Creates a transport for memory of a GPU, in addition to the one that `make` has made for the same ranks.
     /// Collectives are enqueued on `stream`, of `device`, in the order of the calls, and `failure` reports whether
@@ -143,7 +143,7 @@ struct TransportBackend {
                                           std::shared_ptr<Transport> host) = nullptr;
 };
 
-/// shm, gloo, nccl, mpi: in this order, all of them named. The shm backend among them takes gloo between hosts.
+/// shm, gloo, nccl, mpi: all known names, in this order. The shm backend among them uses gloo between hosts.
 std::span<const TransportBackend> transport_backends();
 
 TransportBackend shm_backend();  ///< for one host only

@@ -10,8 +10,8 @@ namespace lockstep {
 
 namespace {
 
-/// The store may lie with the rank that has stopped: nobody waits longer for its answer.
-constexpr std::chrono::milliseconds time_to_answer(250), time_to_connect(2000);
+/// The stopped rank may be the one that holds the store, so no call waits longer for its answer.
+constexpr std::chrono::milliseconds answer_timeout(250), connect_timeout(2000);
 constexpr const char* ended_key = "ended";
 
 }  // namespace
@@ -66,7 +66,7 @@ private:
 };
 
 HostMessages::HostMessages(const GroupInfo& info, const HostLayout& layout)
-    : rank_(info.rank), layout_(layout), store_(info.store->clone(time_to_answer, time_to_connect)) {
+    : rank_(info.rank), layout_(layout), store_(info.store->clone(answer_timeout, connect_timeout)) {
     const Deadline deadline = RunClock::now() + info.timeout;
     const int host = layout_.host_of(rank_);
     GroupInfo part = info;
@@ -106,24 +106,25 @@ std::unique_ptr<Message> HostMessages::receive(void* data, std::size_t bytes, in
 
 int HostMessages::announced(std::uint32_t tag) {
     return guarded([&] {
-        post_waiting();  // what they wait for is asked for
+        post_waiting();  // post receives that can be posted
         return sender(tag);
     });
 }
 
 int HostMessages::sender(std::uint32_t tag) {
-    const int near = inside_ ? inside_->announced(tag) : Transport::nobody;
+    const int near = inside_ ? inside_->announced(tag) : Transport::all_left;
     return near >= 0 ? rank_inside(near) : between_->announced(tag);
 }
 
 void HostMessages::post_waiting() {
-    std::vector<std::uint32_t> held_up;  // by a message from anybody: whatever comes is for that one
+    std::vector<std::uint32_t> held_up;  // tags whose first receive, from any rank, has no sender yet: the next message
+                                         // belongs to it
     for (auto next = waiting_.begin(); next != waiting_.end();) {
         Receiving& one = **next;
         const bool behind = std::find(held_up.begin(), held_up.end(), one.tag()) != held_up.end();
         int from = behind ? Transport::any_source : one.from();
         if (!behind && from == Transport::any_source) from = sender(one.tag());
-        if (from == Transport::nobody) throw TransportError("all other ranks have left the group");
+        if (from == Transport::all_left) throw TransportError("all other ranks have left the group");
         if (from == Transport::any_source) {
             if (!behind) held_up.push_back(one.tag());
             ++next;
@@ -154,25 +155,25 @@ void HostMessages::fail(const std::string& reason) {
 void HostMessages::end(const std::string& reason) noexcept {
     try {
         if (ended_) return;
-        const std::string first = first_reason(reason);  // asks the store: without the lock
+        const std::string first = first_reason(reason);  // asks the store, so without the lock
         const std::lock_guard lock(mutex_);
         if (ended_) return;
         reason_ = first;
         ended_ = true;
         if (inside_) inside_->abort(reason_);
         if (between_) between_->abort(reason_);
-    } catch (const std::exception&) {  // no memory for the text: the others see this rank go
+    } catch (const std::exception&) {  // no memory for the text: the others see that this rank has left
     }
 }
 
-/// Gloo's connections are closed without a word. So whoever ends the group says why in the store first; who finds a
-/// connection closed after that reads it there.
+/// Gloo closes connections without a reason. So the rank that ends the group first writes the reason to the store, and
+/// a rank that finds its connection closed reads it there.
 std::string HostMessages::first_reason(const std::string& reason) noexcept {
     try {
         const std::string own = reason.starts_with("rank") ? reason : fmt::format("rank {}: {}", rank_, reason);
         const std::string first = store_->compare_set(ended_key, "", own);
         return first == own ? reason : first;
-    } catch (const std::exception&) {  // it has gone with its rank
+    } catch (const std::exception&) {  // the store ended with its rank
         return reason;
     }
 }

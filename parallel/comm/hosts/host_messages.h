@@ -1,5 +1,5 @@
-// Messages between ranks of several hosts: through shared memory on the own host, by Gloo to others. And the end of
-// both: what goes wrong on one level, or on one host, ends the group on all.
+// Messages between ranks of several hosts: through shared memory on this host, by Gloo to others. Also the end of both:
+// a failure on one level, or on one host, ends the group on all.
 #pragma once
 
 #include <atomic>
@@ -35,12 +35,12 @@ public:
     }
     void set_meanwhile(const std::function<void()>& function);
 
-    /// Ends the group, here and on all ranks, and throws why: what ended it first.
+    /// Ends the group on all ranks and throws the reason that ended it first.
     [[noreturn]] void fail(const std::string& reason);
     void end(const std::string& reason) noexcept;
-    /// As Transport::failure: of this rank's host, and what has been heard from others.
+    /// As Transport::failure: of this rank's host, and the failures reported by others.
     std::string failure() const;
-    /// Messages that are still there throw from now on.
+    /// Existing messages throw from now on.
     void close();
 
 private:
@@ -63,7 +63,7 @@ private:
     }
     /// As Transport::announced, on both levels.
     int sender(std::uint32_t tag);
-    /// Asks for what can be asked for by now.
+    /// Posts the receives whose sender is known by now.
     void post_waiting();
     std::string first_reason(const std::string& reason) noexcept;
 

@@ -11,13 +11,13 @@ namespace lockstep {
 
 namespace {
 
-// Tags of parts, apart from those of users and of Communicator. The number of the call begins anew after a while; what
-// two ranks send each other under one tag stays in order.
+// Tags of parts, distinct from those of users and of Communicator. The number of the call wraps around; messages
+// between two ranks under one tag stay in order.
 constexpr std::uint32_t direct_parts = 0xfffe0000, speakers_parts = 0xfffe8000, tags = 0x8000;
 
 }  // namespace
 
-/// The ranks that speak for their hosts, one each, as a transport between them: its ranks are the hosts.
+/// Transport between the ranks that represent their hosts, one per host: its ranks are the hosts.
 class HostsTransport::Speakers final : public MessageCollectives {
 public:
     explicit Speakers(HostsTransport& all)
@@ -29,7 +29,7 @@ public:
         };
     }
 
-    /// On every host the rank at `position` speaks.
+    /// On every host the rank at `position` represents it.
     void begin(std::uint32_t call, int position) {
         tag_ = speakers_parts + call % tags;
         for (int host = 0; host < size_; ++host)
@@ -37,9 +37,9 @@ public:
     }
     void let_speak(int rank) { ranks_[static_cast<std::size_t>(all_.layout_.host_of(rank))] = rank; }
     int of(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
-    /// Whether this rank is one of them.
+    /// Whether this rank represents its host.
     bool here() const { return of(rank_) == all_.rank_; }
-    /// The number inside the host of the one who speaks for this one.
+    /// The number, inside the host, of the rank that represents this host.
     int inside() const { return all_.layout_.position_of(of(rank_)); }
 
     std::string_view backend() const override { return all_.backend(); }
@@ -121,7 +121,7 @@ void HostsTransport::broadcast(void* data, std::size_t bytes, int root, Deadline
     messages_->inside([&](Transport& host) { host.broadcast(data, bytes, between.inside(), deadline); });
 }
 
-/// Where the parts of a host don't lie side by side the ring of all ranks does it.
+/// Uses the ring of all ranks if the parts of a host are not contiguous.
 void HostsTransport::all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Deadline deadline) {
     if (!layout_.in_order()) return MessageCollectives::all_gather(in, out, bytes, deadline);
     Speakers& between = speakers();
@@ -181,7 +181,7 @@ void HostsTransport::reduce_scatter(const void* in, void* out, std::span<const s
     const auto sums = std::make_unique_for_overwrite<std::byte[]>(between.here() ? all * size : 0);
     const auto part = std::make_unique_for_overwrite<std::byte[]>(between.here() ? of_host * size : 0);
     if (between.here()) copy_bytes(sums.get(), in, all * size);
-    messages_->inside([&](Transport& host) {  // who does not get the sum gives its memory unchanged
+    messages_->inside([&](Transport& host) {  // a rank that does not get the sum has unchanged memory
         void* data = between.here() ? sums.get() : const_cast<void*>(in);
         host.reduce(data, all, dtype, op, between.inside(), deadline);
     });
@@ -201,11 +201,11 @@ TransportBackend hosts_backend() {
                 if (gloo.make == nullptr)
                     throw TransportError(fmt::format(
                         "the ranks are on {} hosts, between which shm needs gloo, which was not built in; {}",
-                        layout.hosts(), gloo.how_to_build));
+                        layout.hosts(), gloo.build_hint));
                 if (layout.hosts() == info.size) return gloo.make(info);
                 return std::make_unique<HostsTransport>(info);
             },
-            .how_to_build = shm_backend().how_to_build};
+            .build_hint = shm_backend().build_hint};
 }
 
 }  // namespace lockstep

@@ -46,14 +46,14 @@ private:
     std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) override;
     std::unique_ptr<Message> receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) override;
     [[noreturn]] void fail(const std::string& reason) override { messages_->fail(reason); }
-    /// A collective in two levels begins; the first rank of every host speaks for it, and `root` for its own.
+    /// Begins a collective in two levels. The first rank of every host represents it; `root` represents its own host.
     Speakers& speakers(int root = 0);
-    /// For even hosts: all ranks speak, each to those of its local rank on the other hosts.
+    /// For even hosts: every rank represents its share, to the ranks at its position on the other hosts.
     Speakers& counterparts();
     /// From one number per rank: those of this host's ranks, and the sums per host.
     std::span<const std::size_t> of_own_host(std::span<const std::size_t> numbers) const;
     std::vector<std::size_t> by_host(std::span<const std::size_t> numbers) const;
-    /// Every rank of a host takes a share to the other hosts.
+    /// Every rank of a host exchanges a share with the other hosts.
     void all_reduce_in_shares(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline);
 
     const HostLayout layout_;

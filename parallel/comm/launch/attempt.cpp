@@ -15,13 +15,11 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/launch/child.h"
-#include "lockstep/parallel/comm/launch/failure_file.h"
-#include "lockstep/parallel/comm/launch/group_guard.h"
 #include "lockstep/parallel/comm/launch/output_route.h"
 #include "lockstep/parallel/comm/launch/rank_environment.h"
-#include "lockstep/parallel/comm/store/handshake.h"
-#include "lockstep/parallel/comm/store/host_name.h"
 #include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_address.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/stop_signals.h"
@@ -33,29 +31,29 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Deaths are looked for at least so often, should the signal that tells of them be lost.
+/// Maximum time between two checks for ended processes, in case SIGCHLD is lost.
 constexpr milliseconds longest_sleep(500);
-/// A rank's last words have arrived when nothing came for so long.
+/// A rank's last output is complete when nothing has arrived for this long.
 constexpr milliseconds quiet_at_the_end(1000);
-/// Others may notice that a process ends so long before this one hears of it.
+/// Other ranks may notice the end of a process this long before the launcher does.
 constexpr milliseconds time_to_hear_of_a_death(500);
 
 bool has(Streams streams, Streams one) { return (static_cast<unsigned>(streams) & static_cast<unsigned>(one)) != 0; }
 
 bool ends_the_run(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
-/// In a rank: LaunchOptions::function. Its exit status.
-int call_as_rank(const LaunchOptions& options, const FailureFile& file, int cores) {
+/// Calls LaunchOptions::function in a rank. Returns its exit status.
+int run_rank_function(const LaunchOptions& options, const FailureFile& file, int cores) {
     int status = 1;
     try {
-        use_as_rank(options, cores);
+        set_up_rank(options, cores);
         options.function(rank_info());
         status = 0;
     } catch (const std::exception& error) {
-        note_failure();
+        report_failure();
         file.write_message(error.what());
     } catch (...) {
-        note_failure();
+        report_failure();
         file.write_message("an exception that is not a std::exception was thrown");
     }
     std::fflush(nullptr);
@@ -73,12 +71,12 @@ public:
             port_ = hold_free_port();
             settings.master_port = port_of(port_);
         }
-        // On several nodes the user says it: the launchers know nothing of each other.
+        // On several nodes the user sets it, because the launchers do not know each other.
         const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
         if (options.nodes == 1 && !(token && *token)) settings.store_token = handshake::random_token();
         if (options.same_lines_once) passed_lines_ = std::make_shared<PassedLines>();
         const std::vector<int> cores = allowed_cores();
-        guard_.emplace();
+        reaper_.emplace();
         for (int local_rank = 0; local_rank < options.processes; ++local_rank) {
             const std::vector<int> share = share_of(cores, local_rank, options.processes);
             settings.local_rank = local_rank;
@@ -88,12 +86,13 @@ public:
                            .program = program,
                            .arguments = options.command,
                            .environment = rank_environment(options, settings),
-                           .guard = guard_->entrance()};
+                           .guard = reaper_->write_fd()};
             if (options.function)
                 spec.function = [&options, &file = failure_files_.back(), cores = static_cast<int>(share.size())] {
-                    return call_as_rank(options, file, cores);
+                    return run_rank_function(options, file, cores);
                 };
-            // Not only on its share: a rank that cannot make way for another program holds up that program and the job.
+            // Uses all of its share: a rank that cannot make way for another program delays both that program and the
+            // job.
             if (options.bind_cores) spec.cores = cores_around(share, cores);
             outs_.push_back(route(local_rank, Streams::out, spec.out));
             errs_.push_back(route(local_rank, Streams::err, spec.err));
@@ -106,15 +105,15 @@ public:
     AttemptEnd run() {
         failures_seen_.resize(children_.size());
         for (;;) {
-            look_for_deaths();
+            reap_ranks();
             if (std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); })) break;
             if (phase_ != Phase::running && RunClock::now() >= deadline_ && !escalate()) break;
             sleep(phase_ == Phase::running ? longest_sleep : milliseconds(poll_time(deadline_)));
             for (const int signal : signals_.take()) pass_on(signal);
         }
-        send_to_all(SIGKILL);  // what the ranks have started and left behind
+        send_to_all(SIGKILL);  // processes that the ranks have started and left running
         deliver_last_words();
-        if (phase_ != Phase::running) name_the_first();
+        if (phase_ != Phase::running) name_first_failure();
         end_.killed = std::any_of(children_.begin(), children_.end(), [](const Child& c) { return c.signal() != 0; });
         for (const auto* all : {&outs_, &errs_})
             for (const auto& route : *all) end_.lost_output = end_.lost_output || (route && route->lost_output());
@@ -125,11 +124,11 @@ private:
     enum class Phase : std::uint8_t {
         running,
         noticing,  ///< a rank has failed; the others may find out by themselves
-        ending,    ///< they have been told
+        ending,    ///< the ranks have been signalled
         killed
     };
 
-    /// Nothing where the rank has this process's own stream; else `end` becomes where it writes.
+    /// Null if the rank has this process's own stream; otherwise sets `end` to the descriptor that it writes to.
     std::unique_ptr<OutputRoute> route(int local_rank, Streams stream, int& end) const {
         const auto asked = [&](const std::vector<Streams>& choice) {
             return !choice.empty() && has(choice[static_cast<std::size_t>(local_rank)], stream);
@@ -154,11 +153,11 @@ private:
         const int console = to_file && !tee ? -1 : (stream == Streams::out ? STDOUT_FILENO : STDERR_FILENO);
         auto made = std::make_unique<OutputRoute>(console, std::move(file), prefix ? fmt::format("[{}]:", rank) : "",
                                                   stream == Streams::err ? passed_lines_ : nullptr);
-        end = made->entrance();
+        end = made->write_fd();
         return made;
     }
 
-    void look_for_deaths() {
+    void reap_ranks() {
         for (std::size_t i = 0; i < children_.size(); ++i) {
             if (!children_[i].ended() || !children_[i].failed() || failures_seen_[i] || told_) continue;
             failures_seen_[i] = Clock::now();
@@ -170,10 +169,11 @@ private:
         }
     }
 
-    /// The rank whose own mark is oldest; those that have only waited in vain come last. Who has left none is
-    /// taken to have failed before those that may have noticed it, and who was killed, before all: who misses another
-    /// ends by itself. Where all have only waited, a rank that was silent all the time.
-    void name_the_first() {
+    /// Selects the rank whose own failure mark is oldest, with ranks that only waited for others last. A rank without a
+    /// mark is assumed to have failed before ranks that may have noticed its failure. A killed rank is first, because
+    /// ranks that miss another one end by themselves. If all have only waited, selects a rank that was silent all the
+    /// time.
+    void name_first_failure() {
         using Order = std::tuple<bool, Clock::time_point, Clock::time_point>;
         std::optional<Order> first;
         for (std::size_t i = 0; i < children_.size(); ++i) {
@@ -184,7 +184,7 @@ private:
             if (!by_itself) continue;
             const auto seen = failures_seen_[i].value_or(Clock::time_point::max());
             Order order{false, child.signal() != 0 ? Clock::time_point::min() : seen - time_to_hear_of_a_death, seen};
-            if (mark) order = {mark->cause == FailureCause::others, mark->time, seen};
+            if (mark) order = {mark->cause == FailureCause::other_rank, mark->time, seen};
             if (first && *first <= order) continue;
             first = order;
             end_.failure = RankFailure{.rank = global_rank(options_, static_cast<int>(i)),
@@ -197,8 +197,9 @@ private:
         if (silent_ && first && std::get<bool>(*first)) end_.failure = silent_;
     }
 
-    /// Before this process ends ranks: one that runs on and has noted nothing, first of all one that is stopped.
-    void look_who_is_silent() {
+    /// Called before this process ends ranks. Finds a rank that still runs and has recorded no failure, preferably a
+    /// stopped one.
+    void find_silent_rank() {
         for (std::size_t i = 0; i < children_.size(); ++i) {
             if (children_[i].ended() || failure_files_[i].mark()) continue;
             const int stopped_by = children_[i].stopped_by();
@@ -220,17 +221,17 @@ private:
         for (const Child& child : children_) child.send(signal);
     }
 
-    /// False when there is nothing stronger left.
+    /// Returns false if there is no stronger signal left.
     bool escalate() {
         if (phase_ == Phase::killed) return false;
         const bool told = phase_ == Phase::ending;
         if (!told_) {
-            look_who_is_silent();
+            find_silent_rank();
             told_ = Clock::now();
         }
         send_to_all(told ? SIGKILL : SIGTERM);
         enter(told ? Phase::killed : Phase::ending);
-        if (told) deadline_ = std::max(deadline_, RunClock::now() + quiet_at_the_end);  // even SIGKILL takes its time
+        if (told) deadline_ = std::max(deadline_, RunClock::now() + quiet_at_the_end);  // even SIGKILL takes time
         return true;
     }
 
@@ -245,14 +246,14 @@ private:
             repeated_ = true;
             interrupted_ = Clock::now();
             send_to_all(signal);
-        } else if (Clock::now() - interrupted_ >= StopSignals::one_wish) {
+        } else if (Clock::now() - interrupted_ >= StopSignals::coalesce_window) {
             phase_ = Phase::ending;
             escalate();
         }
     }
 
-    /// The advance warning that a rank says it has stopped for, or that was passed on and killed it; 0: none. All ranks
-    /// stop after the same step.
+    /// The advance warning that a rank reports to have stopped for, or that was passed on and killed it; 0: none. All
+    /// ranks stop after the same step.
     int warning_that_ended(const Child& child) const {
         if (child.signal() != 0) return child.signal() == warned_ ? warned_ : 0;
         const int signal = child.exit_status() - 128;
@@ -268,7 +269,7 @@ private:
         deadline_ = RunClock::now() + options_.stop_grace;
     }
 
-    /// Until something happens. Output goes on its way meanwhile.
+    /// Sleeps until an event. Output is forwarded in the meantime.
     void sleep(milliseconds longest) {
         std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}};
         std::vector<OutputRoute*> routes{nullptr};
@@ -283,8 +284,8 @@ private:
             if (entries[i].revents != 0) routes[i]->advance();
     }
 
-    /// A console that is slow is waited for, until a signal comes: what was printed last tells most. Others than the
-    /// ranks, who have their streams too, are not.
+    /// Waits for a slow console until a signal arrives, because the last output is the most informative. Does not wait
+    /// for other processes that hold the ranks' streams.
     void deliver_last_words() {
         auto deadline = RunClock::now() + quiet_at_the_end;
         for (;;) {
@@ -310,18 +311,18 @@ private:
     SignalWatch& signals_;
     Descriptor port_;
     std::vector<std::unique_ptr<OutputRoute>> outs_, errs_;
-    std::shared_ptr<PassedLines> passed_lines_;  // of standard error; null: all lines are passed on
+    std::shared_ptr<PassedLines> passed_lines_;  // lines of standard error; null: all lines are passed on
     std::vector<FailureFile> failure_files_;
     std::vector<Child> children_;
-    std::optional<GroupGuard> guard_;  // destroyed before the numbers of the children may be another's
+    std::optional<ProcessReaper> reaper_;  // destroyed before the children's PIDs can be reused
     Phase phase_ = Phase::running;
     Deadline deadline_{};
     Clock::time_point interrupted_{};
     int warned_ = 0;                         // the last advance warning that was passed on
     bool repeated_ = false;                  // a signal that ends the run has followed an advance warning
     std::optional<Clock::time_point> told_;  // when this process first ended ranks
-    std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank; of those before that
-    std::optional<RankFailure> silent_;                            // who had said nothing then
+    std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank, for failures seen before that
+    std::optional<RankFailure> silent_;                            // a rank that had recorded nothing then
     AttemptEnd end_;
 };
 

@@ -1,4 +1,4 @@
-// All ranks of this machine once: started, watched, ended.
+// One attempt of all ranks of this machine: started, watched, ended.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ struct AttemptEnd {
     bool lost_output = false;
 };
 
-/// Returns when no rank runs any more. `number` counts from 0; `signals` watches SIGCHLD and those of the options.
+/// Returns when all ranks have ended. `number` counts from 0; `signals` watches SIGCHLD and the signals of the options.
 AttemptEnd run_attempt(const LaunchOptions& options, const std::filesystem::path& program, int number,
                        SignalWatch& signals);
 

@@ -5,16 +5,18 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <memory>
 #include <thread>
 
-#include "lockstep/parallel/comm/launch/pipe.h"
+#include "lockstep/parallel/comm/launch/signal_watch.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -53,7 +55,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& words) {
     return pointers;
 }
 
-/// What the child's side needs, ready to use.
+/// Data for the child's side, prepared before the fork.
 struct Prepared {
     const std::function<int()>* function;  // may be empty
     const char* program;
@@ -66,15 +68,15 @@ struct Prepared {
     int input, out, err, guard, report;
 };
 
-/// In the child. Returns only when something went wrong, with errno. Nothing here allocates or locks but the function
-/// that is called instead of a program.
+/// Runs in the child. Returns only on failure, with errno. Nothing here allocates or locks except the function that is
+/// called instead of a program.
 void become(const Prepared& to) {
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
-    if (getppid() != to.parent) _exit(1);  // the parent died before it could be asked for
+    if (getppid() != to.parent) _exit(1);  // the parent died before prctl was called
     const pid_t own = getpid();
     if (to.guard >= 0 && write(to.guard, &own, sizeof own) != sizeof own) return;
-    // A core that has gone since, or that a cpuset forbids, is no reason not to run.
+    // A core that is offline or forbidden by a cpuset is not a reason to fail.
     if (to.cores->set) sched_setaffinity(0, to.cores->bytes, to.cores->set.get());
     if (dup2(to.input, STDIN_FILENO) < 0) return;
     if (to.out != STDOUT_FILENO && dup2(to.out, STDOUT_FILENO) < 0) return;
@@ -82,7 +84,8 @@ void become(const Prepared& to) {
     to.signals->restore_defaults();
     sigprocmask(SIG_SETMASK, to.mask, nullptr);
     if (*to.function) {
-        for (const int end : {to.report, to.guard, to.input})  // as exec does: others wait for these ends
+        for (const int end : {to.report, to.guard, to.input})  // as exec does, because other processes wait for these
+                                                               // ends
             if (end >= 0) close(end);
         environ = const_cast<char**>(to.environment);
         _exit((*to.function)());
@@ -90,7 +93,7 @@ void become(const Prepared& to) {
     execve(to.program, to.arguments, to.environment);
 }
 
-/// 0 when the program runs, else the errno with which it did not.
+/// 0 if the program runs, otherwise the errno of the failure.
 int report_of(const Descriptor& report) {
     const auto deadline = RunClock::now() + time_to_exec;
     for (;;) {
@@ -113,7 +116,7 @@ Child::Child(const ChildSpec& spec, const SignalWatch& signals) {
     auto [reader, writer] = make_pipe(PipeEnds::reader_at_once);
     sigset_t all{}, before{};
     sigfillset(&all);
-    // Held back in between: this process's handlers must not run in the child.
+    // Signals are blocked in between: this process's handlers must not run in the child.
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const Prepared prepared{
         &spec.function, spec.program.c_str(), arguments.data(), environment.data(), &cores,     &signals,    &before,
@@ -149,7 +152,7 @@ Child::Child(Child&& other) noexcept
 Child::~Child() {
     if (process_ < 0) return;
     send(SIGKILL);
-    // Reaped only now: until then its number cannot become another process's or group's.
+    // Reaped only now: until then its PID cannot be reused for another process or group.
     const auto deadline = RunClock::now() + time_to_die;
     while (waitpid(process_, nullptr, WNOHANG) == 0 && RunClock::now() < deadline)
         std::this_thread::sleep_for(milliseconds(1));
@@ -161,7 +164,7 @@ bool Child::ended() {
     const int status = waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT);
     if (status == 0 && info.si_pid == 0) return false;
     ended_ = true;
-    if (status != 0) {  // somebody else in this process has waited for it: how it ended is lost
+    if (status != 0) {  // this process has waited for it elsewhere: its status is lost
         exit_status_ = 255;
         return true;
     }
@@ -176,5 +179,57 @@ int Child::stopped_by() const {
 }
 
 void Child::send(int signal) const { kill(-process_, signal); }
+
+namespace {
+
+/// Runs in the guard, to its end. `parent`: a descriptor that is readable once the launcher is dead, or -1 if the
+/// kernel has none. Then the end of the pipe reports the death, unless the launcher's other children hold the pipe too.
+/// Nothing here allocates or locks.
+[[noreturn]] void reaper_main(int told, int parent) {
+    constexpr int in = 0, launcher = 1;
+    setsid();
+    prctl(PR_SET_NAME, "lockstep-guard");
+    // Otherwise files of the launcher would stay open.
+    if (dup2(told, in) < 0) _exit(1);
+    const bool watches = parent >= 0 && dup2(parent, launcher) == launcher;
+    close_range(watches ? launcher + 1 : launcher, ~0U, 0);
+    std::array<pid_t, ProcessReaper::max_groups> groups{};
+    std::size_t count = 0;
+    for (bool alive = true; alive;) {
+        std::array<pollfd, 2> entries{{{in, POLLIN, 0}, {watches ? launcher : -1, POLLIN, 0}}};
+        if (poll(entries.data(), entries.size(), -1) < 0) continue;
+        pid_t group = 0;
+        ssize_t got = 0;
+        while ((got = read(in, &group, sizeof group)) == sizeof group)
+            if (count < groups.size()) groups[count++] = group;
+        alive = got != 0 && entries[1].revents == 0;
+    }
+    for (std::size_t i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
+    _exit(0);
+}
+
+}  // namespace
+
+ProcessReaper::ProcessReaper() {
+    auto [reader, writer] = make_pipe(PipeEnds::reader_at_once);
+    const Descriptor self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+    const Descriptor parent(self ? fcntl(self.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1);
+    sigset_t all{}, before{};
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // permanently in the guard
+    process_ = fork();
+    if (process_ == 0) reaper_main(reader.get(), parent.get());
+    const int error = errno;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (process_ < 0)
+        throw Error(fmt::format("launch: cannot create a process: {}; are there too many processes?", text_of(error)));
+    writer_ = std::move(writer);
+}
+
+ProcessReaper::~ProcessReaper() {
+    kill(process_, SIGKILL);
+    while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+}
 
 }  // namespace lockstep

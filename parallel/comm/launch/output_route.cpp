@@ -9,20 +9,20 @@
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/parallel/comm/launch/pipe.h"
+#include "lockstep/parallel/comm/launch/signal_watch.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::size_t atomic_write = PIPE_BUF;  // what a pipe that is ready takes at once
+constexpr std::size_t atomic_write = PIPE_BUF;  // size that a pipe which is ready accepts at once
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_tail = std::size_t{8} << 10;
 constexpr std::size_t last_lines_told = 10;
-constexpr std::size_t lines_remembered = 1000;  // of a rank; later ones are passed on
+constexpr std::size_t lines_remembered = 1000;  // per rank; later lines are passed on
 
-/// How much of `text` goes in one write: whole lines where that is possible.
+/// Number of bytes of `text` for one write: whole lines if possible.
 std::size_t first_write_of(std::string_view text) {
     if (text.size() <= atomic_write) return text.size();
     const auto end = text.rfind('\n', atomic_write - 1);
@@ -58,7 +58,7 @@ void OutputRoute::advance() {
 }
 
 void OutputRoute::take(std::string_view bytes) {
-    // A line that only the end of the stream ended has no end in the file either.
+    // A last line without a newline gets none in the file either.
     if (reader_) {
         write_to_file(bytes);
         tail_ += bytes;
@@ -92,12 +92,12 @@ bool OutputRoute::is_repeated(const std::string& line) {
 }
 
 void OutputRoute::write_to_console() {
-    pollfd ready{console_, POLLOUT, 0};  // another rank may have filled it since the caller looked
+    pollfd ready{console_, POLLOUT, 0};  // another rank may have filled it since the caller polled
     if (poll(&ready, 1, 0) <= 0) return;
     const ssize_t count = write(console_, pending_.data(), first_write_of(pending_));
     if (count >= 0) {
         pending_.erase(0, static_cast<std::size_t>(count));
-    } else if (errno != EAGAIN && errno != EINTR) {  // nobody reads any more; the rank need not suffer for it
+    } else if (errno != EAGAIN && errno != EINTR) {  // the reader has closed the pipe, which must not end the rank
         lost_ = errno != EPIPE;
         console_ = -1;
         pending_.clear();

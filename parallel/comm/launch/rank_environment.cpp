@@ -1,9 +1,13 @@
 #include "lockstep/parallel/comm/launch/rank_environment.h"
 
+#include <fmt/format.h>
 #include <omp.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <string_view>
@@ -14,7 +18,7 @@ namespace lockstep {
 
 namespace {
 
-/// CUDA_VISIBLE_DEVICES may name a device that one alone would not have.
+/// False if CUDA_VISIBLE_DEVICES is set, because it may select a virtual device that would not exist with only one.
 bool sees_one_cpu_device() {
     return !std::getenv("LOCKSTEP_CPU_DEVICES") && !std::getenv("CUDA_VISIBLE_DEVICES") &&
            device_count(DeviceKind::cuda) == 0;
@@ -44,7 +48,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
         if (!limit || std::strtoul(limit, nullptr, 10) > settings.cores)
             own["OMP_THREAD_LIMIT"] = std::to_string(settings.cores);
     }
-    // Who is to be forked must not find the driver asked already.
+    // The CUDA driver must not be initialized before a fork.
     if (!options.function && sees_one_cpu_device()) own["LOCKSTEP_CPU_DEVICES"] = "1";
     std::vector<std::string> all;
     for (char** entry = environ; entry && *entry; ++entry) {
@@ -56,7 +60,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
     return all;
 }
 
-void use_as_rank(const LaunchOptions& options, int cores) {
+void set_up_rank(const LaunchOptions& options, int cores) {
     if (sees_one_cpu_device()) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
     if (options.bind_cores) omp_set_num_threads(cores);
 }
@@ -65,6 +69,40 @@ std::vector<int> share_of(const std::vector<int>& cores, int index, int count) {
     const auto run = static_cast<std::ptrdiff_t>(cores.size()) / count;
     if (run == 0) return {cores[static_cast<std::size_t>(index) % cores.size()]};
     return {cores.begin() + index * run, cores.begin() + (index + 1) * run};
+}
+
+constexpr std::size_t longest_message = 4096;
+
+FailureFile::FailureFile() : file_(memfd_create("lockstep-failure", MFD_CLOEXEC)) {}
+
+std::string FailureFile::path() const { return file_ ? fmt::format("/proc/{}/fd/{}", getpid(), file_.get()) : ""; }
+
+std::optional<FailureMark> FailureFile::mark() const {
+    std::array<char, 32> text{};
+    const ssize_t count = file_ ? pread(file_.get(), text.data(), text.size(), 0) : 0;
+    std::int64_t time = 0;
+    if (count <= 0) return {};
+    const char* const end = text.data() + count;
+    const auto [behind, error] = std::from_chars(text.data(), end, time);
+    if (error != std::errc()) return {};
+    return FailureMark{std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time)),
+                       behind != end && *behind == ' ' ? FailureCause::other_rank : FailureCause::this_rank};
+}
+
+namespace {
+constexpr off_t message_begin = 64;  // offset after the mark
+}
+
+void FailureFile::write_message(const std::string& text) const noexcept {
+    [[maybe_unused]] const ssize_t written =
+        file_ ? pwrite(file_.get(), text.data(), std::min(text.size(), longest_message), message_begin) : 0;
+}
+
+std::string FailureFile::message() const {
+    std::string text(longest_message, '\0');
+    const ssize_t count = file_ ? pread(file_.get(), text.data(), text.size(), message_begin) : 0;
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    return text;
 }
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "lockstep/parallel/comm/launch/signal_watch.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,14 +9,33 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lockstep/parallel/comm/launch/pipe.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
+void refuse_launch(const char* what) {
+    throw Error(fmt::format("launch: {}: {}; are there too many processes or open files?", what, text_of(errno)));
+}
+
+Descriptor above_standard_streams(const Descriptor& low) {
+    Descriptor high(fcntl(low.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+    if (!high) refuse_launch("no descriptor");
+    return high;
+}
+
+std::pair<Descriptor, Descriptor> make_pipe(PipeEnds at_once) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) refuse_launch("no pipe");
+    const Descriptor low_reader(ends[0]), low_writer(ends[1]);
+    Descriptor reader = above_standard_streams(low_reader), writer = above_standard_streams(low_writer);
+    fcntl(reader.get(), F_SETFL, O_NONBLOCK);
+    if (at_once == PipeEnds::both_at_once) fcntl(writer.get(), F_SETFL, O_NONBLOCK);
+    return {std::move(reader), std::move(writer)};
+}
+
 namespace {
 
-/// Where the handler writes; -1: there is no watch.
+/// Descriptor that the handler writes to; -1: no watch exists.
 std::atomic<int> target{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -23,7 +43,7 @@ void keep(int signal) {
     const int error = errno;
     const auto byte = static_cast<unsigned char>(signal);
     if (const int there = target.load(); there >= 0) {
-        // A full pipe drops it: whoever reads has more than enough to do with those that are in it.
+        // A full pipe drops the signal: the reader has enough pending ones.
         [[maybe_unused]] const ssize_t written = write(there, &byte, 1);
     }
     errno = error;

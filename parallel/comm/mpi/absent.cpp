@@ -1,8 +1,8 @@
-// The mpi backend of a build without MPI.
+// The mpi backend in builds without MPI.
 #include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 
-TransportBackend mpi_backend() { return {.name = "mpi", .how_to_build = "install libopenmpi-dev and configure again"}; }
+TransportBackend mpi_backend() { return {.name = "mpi", .build_hint = "install libopenmpi-dev and configure again"}; }
 
 }  // namespace lockstep

@@ -15,7 +15,8 @@ constexpr std::size_t dtypes = 8, operations = 5;
 static_assert(static_cast<std::size_t>(DType::boolean) + 1 == dtypes);
 static_assert(static_cast<std::size_t>(ReduceOp::product) + 1 == operations);
 
-/// MPI passes a function no more than the type, which says nothing: one function for each dtype and operation.
+/// MPI passes only the type to a function, and the type does not identify dtype and operation: one function for each
+/// dtype and operation.
 template <std::size_t index>
 void combine(void* in, void* in_out, int* count, MPI_Datatype*) {
     reduce_elements(static_cast<DType>(index / operations), static_cast<ReduceOp>(index % operations), in_out, in,
@@ -70,7 +71,7 @@ MpiBytes::MpiBytes(std::size_t bytes) : count_(1) {
 }
 
 MpiBytes::~MpiBytes() {
-    if (type_ != MPI_BYTE) MPI_Type_free(&type_);  // what uses it goes on
+    if (type_ != MPI_BYTE) MPI_Type_free(&type_);  // operations in flight continue
 }
 
 }  // namespace lockstep

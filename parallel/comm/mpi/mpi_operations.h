@@ -12,10 +12,10 @@ namespace lockstep {
 
 /// `op` on elements of `dtype` that are sent as `mpi_type(dtype)`; not mean. The caller holds the world's lock.
 MPI_Op mpi_op(DType dtype, ReduceOp op);
-/// An MPI type of the same size: only mpi_op knows what the bytes mean.
+/// An MPI type of the same size: only mpi_op interprets the bytes.
 MPI_Datatype mpi_type(DType dtype);
 
-/// A number of bytes, whatever it is, as `count` elements of `type`.
+/// Any number of bytes, as `count` elements of `type`.
 class MpiBytes {
 public:
     explicit MpiBytes(std::size_t bytes);

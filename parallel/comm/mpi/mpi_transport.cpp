@@ -1,8 +1,8 @@
-// Process groups by MPI. Nothing blocks: deadlines are kept by asking non-blocking operations whether they are done.
-// Barrier, broadcast and small all-reduces are MPI's; the others are made of its messages, which know no limit of 2
-// GiB. So are large all-reduces: as fast as MPI_Allreduce by Open MPI, whose MPI_Iallreduce takes nearly twice as long.
+// Process groups by MPI. Nothing blocks: non-blocking operations are polled until their deadlines. Barrier, broadcast
+// and small all-reduces are MPI's. The others are made of its messages, which have no limit of 2 GiB. So are large
+// all-reduces, which are as fast as Open MPI's MPI_Allreduce, while its MPI_Iallreduce takes nearly twice as long.
 //
-// When a rank ends without MPI_Finalize, mpirun ends the whole job; what the others do about it then does not matter.
+// If a rank ends without MPI_Finalize, mpirun ends the whole job, and the reaction of the others no longer matters.
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -18,20 +18,19 @@
 #include "lockstep/parallel/comm/group/host_identity.h"
 #include "lockstep/parallel/comm/group/message_collectives.h"
 #include "lockstep/parallel/comm/mpi/mpi_operations.h"
-#include "lockstep/parallel/comm/mpi/mpi_thread.h"
 #include "lockstep/parallel/comm/mpi/mpi_world.h"
-#include "lockstep/parallel/comm/store/backoff.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::size_t longest_call = std::size_t{1} << 30;    ///< bytes of one call
+constexpr std::size_t longest_call = std::size_t{1} << 30;    ///< bytes per call
 constexpr std::size_t largest_whole = std::size_t{64} << 10;  ///< see all_reduce
 constexpr std::chrono::seconds time_for_destructors{1};
 
-/// Whether the transport still works; messages that outlive it ask as well.
+/// Whether the transport still works; messages that outlive it check it as well.
 class Condition {
 public:
     void end(const std::string& reason) noexcept {
@@ -61,7 +60,7 @@ public:
         : world_(world), health_(std::move(health)), from_(from), bytes_(bytes) {}
     ~MpiMessage() override {
         if (request_ == MPI_REQUEST_NULL || MpiWorld::given_up()) return;
-        const auto alone = [this](auto call) {  // between calls other threads move their messages on
+        const auto alone = [this](auto call) {  // other threads advance their messages between calls
             const auto lock = world_.lock();
             return call();
         };
@@ -123,7 +122,7 @@ private:
     bool done_ = false;
 };
 
-/// How often to ask MPI at once: where every rank of this host has a core of its own, for about a millisecond.
+/// Number of immediate polls of MPI: about a millisecond's worth if every rank of this host has its own core.
 int spins_of(const GroupInfo& info) {
     const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const int ranks = local != nullptr ? std::atoi(local) : info.size;
@@ -195,7 +194,7 @@ private:
     using Communicators = std::array<MPI_Comm, 3>;
     MPI_Comm collectives() const { return communicators_[2]; }
 
-    /// Making a communicator waits without a deadline: let all be there first.
+    /// Creating a communicator waits without a deadline, so this first waits until all ranks have arrived.
     void meet(const GroupInfo& info) {
         const Deadline deadline = RunClock::now() + info.timeout;
         const int expected = global_rank(info, info.rank);
@@ -268,7 +267,7 @@ private:
         });
         return message;
     }
-    static std::uint32_t part_tag(std::uint32_t call) { return call % 32768; }  // what every MPI has
+    static std::uint32_t part_tag(std::uint32_t call) { return call % 32768; }  // limit that every MPI supports
     int tag_of(std::uint32_t tag) const {
         const int lower = static_cast<int>(tag & 0x7fffffffu);
         if (lower > highest_tag_)
@@ -279,10 +278,10 @@ private:
     template <class Call>
     void begin(const char* name, Call&& call) {
         health_->require();
-        go_on(name, call);
+        call_mpi(name, call);
     }
     template <class Call>
-    void go_on(const char* name, Call&& call) {
+    void call_mpi(const char* name, Call&& call) {
         try {
             const auto lock = world_.lock();
             require_mpi(call(), name);
@@ -296,7 +295,7 @@ private:
         begin(name, [&] { return call(&request); });
         for (Backoff backoff(spins_);; backoff.pause()) {
             int done = 0;
-            go_on("MPI_Test", [&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
+            call_mpi("MPI_Test", [&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
             if (done != 0) return;
             if (health_->ended()) fail(health_->reason());
             if (meanwhile) meanwhile();
@@ -304,7 +303,7 @@ private:
         }
     }
     [[noreturn]] void fail(const std::string& reason) override {
-        health_->end(reason);  // which does nothing when there is a reason already
+        health_->end(reason);  // no effect if a reason is already recorded
         MpiWorld::give_up();
         throw TransportError(health_->reason());
     }
@@ -323,7 +322,7 @@ TransportBackend mpi_backend() {
             .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
                 return std::make_unique<MpiTransport>(info);
             },
-            .how_to_build = "install libopenmpi-dev and configure again"};
+            .build_hint = "install libopenmpi-dev and configure again"};
 }
 
 }  // namespace lockstep

@@ -1,6 +1,65 @@
 #include "lockstep/parallel/comm/mpi/mpi_world.h"
 
 #include <fmt/format.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace lockstep {
+
+namespace {
+
+class Worker {
+public:
+    /// Exists as long as the process: its thread may wait forever.
+    static Worker& instance() {
+        static auto* one = new Worker;
+        return *one;
+    }
+    std::future<void> start(std::function<void()> call) {
+        const std::scoped_lock lock(mutex_);
+        calls_.emplace_back(std::move(call));
+        changed_.notify_one();
+        return calls_.back().get_future();
+    }
+
+private:
+    Worker() {
+        std::thread([this] { work(); }).detach();
+    }
+    void work() {
+        for (std::unique_lock lock(mutex_);;) {
+            changed_.wait(lock, [&] { return !calls_.empty(); });
+            std::packaged_task<void()> call = std::move(calls_.front());
+            calls_.pop_front();
+            lock.unlock();
+            call();
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::packaged_task<void()>> calls_;
+};
+
+}  // namespace
+
+bool MpiThread::run(std::function<void()> call, Deadline deadline) {
+    std::future<void> done = Worker::instance().start(std::move(call));
+    while (done.wait_for(look_interval) != std::future_status::ready)
+        if (RunClock::now() >= deadline) return false;
+    done.get();
+    return true;
+}
+
+}  // namespace lockstep
+
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
 #endif
@@ -11,8 +70,7 @@
 #include <memory>
 #include <optional>
 
-#include "lockstep/parallel/comm/mpi/mpi_thread.h"
-#include "lockstep/runtime/internal/environment.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep {
 
@@ -24,7 +82,7 @@ bool initialized() {
     return yes != 0;
 }
 
-/// What this MPI says of itself; nothing where it does not say.
+/// MPI's own report; nullopt if it gives none.
 std::optional<bool> says_cuda_aware() {
 #ifdef MPIX_CUDA_AWARE_SUPPORT
     return MPIX_Query_cuda_support() != 0;
@@ -33,7 +91,7 @@ std::optional<bool> says_cuda_aware() {
 #endif
 }
 
-/// Without a launcher MPI makes a job of one process, and ends the process where it cannot.
+/// Without a launcher MPI creates a job of one process, and ends the process if it cannot.
 bool launched() {
     constexpr std::array variables{"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
     return std::any_of(variables.begin(), variables.end(),

@@ -2,17 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 
 namespace lockstep::nccl {
 
 namespace {
-
-constexpr std::chrono::microseconds nap(100);
 
 std::string text_of(ncclResult_t result, std::string_view what, ncclComm_t communicator) {
     const char* detail = ncclGetLastError(communicator);
@@ -29,7 +26,7 @@ void check(ncclResult_t result, std::string_view what) {
 Link::Link(const ncclUniqueId& id, int rank, int size, Deadline deadline, Interrupt interrupt)
     : interrupt_(std::move(interrupt)) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // a rank that does not come must not hold this one for ever
+    config.blocking = 0;  // a missing rank must not block this one forever
     try {
         settle(ncclCommInitRankConfig(&communicator_, size, id, rank, &config), "ncclCommInitRankConfig", deadline);
     } catch (...) {
@@ -41,11 +38,10 @@ Link::Link(const ncclUniqueId& id, int rank, int size, Deadline deadline, Interr
 Link::~Link() { abort(); }
 
 void Link::settle(ncclResult_t result, std::string_view what, Deadline deadline) {
-    while (result == ncclInProgress) {
+    for (Backoff backoff(1000); result == ncclInProgress; backoff.pause()) {
         if (const std::string reason = interrupt_(); !reason.empty()) throw TransportError(reason);
         if (RunClock::now() >= deadline)
             throw TransportError(fmt::format("{} did not finish before the deadline", what));
-        std::this_thread::sleep_for(nap);
         require(ncclCommGetAsyncError(communicator_, &result), "ncclCommGetAsyncError");
     }
     require(result, what);
@@ -60,7 +56,7 @@ void Link::group(Deadline deadline, const std::function<void(ncclComm_t)>& body)
     try {
         body(communicator_);
     } catch (...) {
-        (void)ncclGroupEnd();  // the first error says what is wrong; the communicator is given up after it
+        (void)ncclGroupEnd();  // the first error is reported; the communicator is aborted after it
         throw;
     }
     settle(ncclGroupEnd(), "ncclGroupEnd", deadline);

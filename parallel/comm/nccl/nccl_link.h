@@ -12,14 +12,14 @@
 
 namespace lockstep::nccl {
 
-/// Used from one thread at a time, with the same GPU current as when it was made: even to ask for failures changes a
+/// Used by one thread at a time, with the same GPU current as when it was created: even asking for failures changes a
 /// communicator. Throws TransportError.
 class Link {
 public:
     /// Reason to stop waiting; empty: continue.
     using Interrupt = std::function<std::string()>;
 
-    /// Collective. `id`: of rank 0, on all ranks.
+    /// Collective. `id`: created by rank 0, passed to all ranks.
     Link(const ncclUniqueId& id, int rank, int size, Deadline deadline, Interrupt interrupt);
     ~Link();  ///< pending operations are aborted
     Link(const Link&) = delete;
@@ -29,14 +29,14 @@ public:
     void group(Deadline deadline, const std::function<void(ncclComm_t)>& body);
     /// Asynchronous error of the communicator; empty: none.
     std::string failure() const;
-    /// The communicator, for `give_up`; nothing can be called after it but `abort` and `finish`, which do nothing.
+    /// Releases the communicator, for `give_up`. Afterwards only `abort` and `finish` may be called, and do nothing.
     ncclComm_t take() noexcept { return std::exchange(communicator_, nullptr); }
     /// Aborts pending operations: kernels that wait for other ranks end. Waits until the streams have finished all work
     /// before an operation of the communicator, including host functions, so the caller must not hold locks that these
     /// need.
     static void give_up(ncclComm_t communicator) noexcept;
     void abort() noexcept { give_up(take()); }
-    /// Nothing is under way: the other ranks may be told so. Gives up at the deadline.
+    /// Called when nothing is in flight: notifies the other ranks. Gives up at the deadline.
     void finish(Deadline deadline) noexcept;
 
 private:

@@ -10,14 +10,14 @@
 
 #include "lockstep/parallel/comm/group/parts.h"
 #include "lockstep/parallel/comm/reduce_op.h"
-#include "lockstep/parallel/comm/store/backoff.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::nccl {
 
 namespace {
 
-/// How often the watching thread looks.
+/// Polling interval of the watchdog thread.
 constexpr std::chrono::milliseconds pause(2);
 
 ncclDataType_t type_of(DType dtype) {
@@ -61,7 +61,7 @@ std::size_t begin_of(std::span<const std::size_t> parts, int part) {
     return std::accumulate(parts.begin(), parts.begin() + part, std::size_t{0});
 }
 
-/// Streams of their own for what is waited for: apart from those that stage what lies in pieces.
+/// Separate streams for operations that are waited for, distinct from those that stage non-contiguous data.
 Stream& own_stream(Device device) { return Stream::of(device, StreamRole::collective, 3); }
 
 }  // namespace
@@ -79,7 +79,7 @@ NcclTransport::NcclTransport(const GroupInfo& info, Device device, Stream* strea
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     host_->broadcast(&id, sizeof id, 0, deadline);
-    stream_.run("ncclCommInitRankConfig", {}, [&](const Launch&) {
+    stream_.run("ncclCommInitRankConfig", {}, [&](const ExecContext&) {
         link_ = std::make_unique<Link>(id, rank_, size_, deadline, [this] {
             const std::string own = failure();
             return own.empty() ? host_->failure() : own;
@@ -95,10 +95,10 @@ NcclTransport::~NcclTransport() {
         stopping_ = true;
         changed_.notify_all();
     }
-    watcher_.join();  // it has given up where that was to be done
+    watcher_.join();  // it has aborted if required
     try {
-        stream_.run("ncclCommDestroy", {}, [&](const Launch&) { link_->finish(RunClock::now() + patience); });
-    } catch (const std::exception&) {  // the GPU is lost, and what waits on it with it
+        stream_.run("ncclCommDestroy", {}, [&](const ExecContext&) { link_->finish(RunClock::now() + patience); });
+    } catch (const std::exception&) {  // the GPU is lost, with all work that waits on it
         link_->abort();
     }
 }
@@ -131,7 +131,7 @@ void NcclTransport::perform(std::string_view name, Deadline deadline, const Call
     } catch (const TransportError& error) {
         fail(error.what());
         throw;
-    } catch (const Error& error) {  // of the GPU
+    } catch (const Error& error) {  // from the GPU
         fail(fmt::format("rank {} cannot use {}: {}", rank_, device_.str(), error.what()));
         throw;
     }
@@ -155,10 +155,10 @@ void NcclTransport::end_of(std::uint64_t number) {
 
 void NcclTransport::enqueue(std::string_view name, Deadline deadline, const Calls& calls) {
     const std::scoped_lock lock(calls_);
-    require_alive();  // else the communicator may be gone
-    stream_.run(name, {}, [&](const Launch& launch) {
+    require_alive();  // otherwise the communicator may have been aborted
+    stream_.run(name, {}, [&](const ExecContext& context) {
         link_->group(deadline,
-                     [&](ncclComm_t communicator) { calls(communicator, static_cast<cudaStream_t>(launch.native)); });
+                     [&](ncclComm_t communicator) { calls(communicator, static_cast<cudaStream_t>(context.native)); });
     });
 }
 
@@ -194,16 +194,16 @@ std::string NcclTransport::look() {
     try {
         while ((one = oldest()) && one->has_end && one->done->done()) {
             const std::scoped_lock lock(mutex_);
-            if (pending_.empty() || pending_.front().number != one->number) continue;  // another thread looks, too
+            if (pending_.empty() || pending_.front().number != one->number) continue;  // another thread checks as well
             pending_.pop_front();
             first_since_ = RunClock::now();
         }
-    } catch (const Error& error) {  // of the GPU
+    } catch (const Error& error) {  // from the GPU
         return fmt::format("rank {} has lost {}: {}", rank_, device_.str(), error.what());
     }
     if (!one) return {};
     if (std::string reason = host_->failure(); !reason.empty()) return reason;
-    // Who is in the middle of a call looks himself.
+    // A thread in the middle of a call checks by itself.
     if (const std::unique_lock calls(calls_, std::try_to_lock); calls)
         if (std::string reason = link_->failure(); !reason.empty()) return reason;
     const std::scoped_lock lock(mutex_);
@@ -215,7 +215,7 @@ std::string NcclTransport::look() {
 bool NcclTransport::note(const std::string& reason) noexcept {
     const std::scoped_lock lock(mutex_);
     if (!failure_.empty()) return false;
-    failure_ = reason;  // before the watching thread gives up: GPUs that wait go on after that
+    failure_ = reason;  // set before the watchdog thread aborts, after which waiting GPUs continue
     changed_.notify_all();
     return true;
 }
@@ -227,11 +227,12 @@ void NcclTransport::fail(const std::string& reason) noexcept {
 void NcclTransport::give_up() noexcept {
     ncclComm_t communicator = nullptr;
     {
-        const std::scoped_lock lock(calls_);  // who is in a call has seen the failure, and lets go
+        const std::scoped_lock lock(calls_);  // a thread in a call has seen the failure, and releases the lock
         communicator = link_->take();
     }
     try {
-        stream_.run("ncclCommAbort", {}, [&](const Launch&) { Link::give_up(std::exchange(communicator, nullptr)); });
+        stream_.run("ncclCommAbort", {},
+                    [&](const ExecContext&) { Link::give_up(std::exchange(communicator, nullptr)); });
     } catch (const std::exception&) {  // the GPU is lost
         Link::give_up(communicator);
     }
@@ -354,7 +355,7 @@ namespace lockstep {
 TransportBackend nccl_backend() {
     return {.name = "nccl",
             .make = hosts_backend().make,
-            .how_to_build = "it is part of builds with CUDA and NCCL",
+            .build_hint = "it is part of builds with CUDA and NCCL",
             .unusable =
                 [] {
                     const std::string reason = cuda_absence_reason();

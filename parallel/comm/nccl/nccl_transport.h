@@ -68,15 +68,16 @@ private:
     struct Pending {
         std::string_view name;
         std::shared_ptr<Event> done;
-        std::uint64_t number;  ///< tells them apart
+        std::uint64_t number;  ///< unique
         bool has_end = false;  ///< `done` has been recorded
     };
 
     /// One GPU for each rank, or TransportError names two that share one.
     void require_gpus_apart(const GroupInfo& info, Deadline deadline);
-    /// One operation: `calls` as one group of NCCL's, after the copy of the own part.
+    /// Performs one operation: `calls` as one group of NCCL's, after the copy of the own part.
     void perform(std::string_view name, Deadline deadline, const Calls& calls, const OwnPart& own = {});
-    /// Under way from here on, as the call that enqueues it may already wait for it; returns its number.
+    /// The operation is in flight from here on, because the call that enqueues it may already wait for it. Returns its
+    /// number.
     std::uint64_t begin(std::string_view name, const std::shared_ptr<Event>& done);
     void end_of(std::uint64_t number);
     void enqueue(std::string_view name, Deadline deadline, const Calls& calls);
@@ -84,11 +85,11 @@ private:
     void watch();
     /// Current error of the pending operations; empty: none.
     std::string look();
-    /// The oldest operation that is under way; none when all are done.
+    /// The oldest operation in flight; nullopt when all are complete.
     std::optional<Pending> oldest();
     /// Records a failure; false if one is already recorded.
     bool note(const std::string& reason) noexcept;
-    /// The same, for the ranks' hosts as well.
+    /// As `note`, and aborts the ranks' host transport as well.
     void fail(const std::string& reason) noexcept;
     void give_up() noexcept;
     void require_alive() const;

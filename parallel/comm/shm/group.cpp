@@ -11,15 +11,15 @@
 #include <ctime>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/spin.h"
+#include "lockstep/runtime/internal/threads.h"
 
 namespace lockstep::shm {
 
 namespace {
 
-/// How long a rank sleeps before it looks whether the others are still there.
+/// How long a rank sleeps before it checks whether the others are still alive.
 constexpr auto nap = std::chrono::milliseconds(10);
-/// How often it looks, a nap apart, whether a rank that seems to be missing only arrives or waits late.
+/// Number of checks, a nap apart, whether a rank that seems to be missing only arrives or waits late.
 constexpr int looks_at_missing = 30;
 
 }  // namespace
@@ -37,7 +37,7 @@ Group::Group(const GroupInfo& info)
     } catch (const TransportError& error) {
         end(error.what(), End::failed);
         throw;
-    } catch (const Error& error) {  // of the store
+    } catch (const Error& error) {  // from the store
         end(error.what(), End::failed);
         throw TransportError(error.what());
     }
@@ -56,7 +56,8 @@ void Group::begin_call() {
 }
 
 void Group::advance(Counter counter, std::uint64_t value) const {
-    // Sequentially consistent, as what a sleeper does: either it sees the counter or it is seen asleep here.
+    // Sequentially consistent, like the sleeper's accesses: either the sleeper sees the counter or it is seen asleep
+    // here.
     progress(rank_)[counter].store(value, std::memory_order_seq_cst);
     for (int peer = 0; peer < size(); ++peer)
         if (header(peer).bell.sleeping_for.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(rank_) + 1)
@@ -91,12 +92,12 @@ void Group::wait_long(int peer, Counter counter, std::uint64_t value, Deadline d
         waiting.value.store(value, std::memory_order_relaxed);
         waiting.counter.store(counter, std::memory_order_relaxed);
         waiting.peer.store(static_cast<std::uint32_t>(peer) + 1, std::memory_order_release);
-        const std::string dead = who_died();
+        const std::string dead = dead_ranks();
         const bool left = has_left(peer), late = RunClock::now() >= deadline;
         const bool failed = has_failed(peer);
         if (there()) continue;
         if (!dead.empty()) fail(dead);
-        if (failed) {  // before it had mapped this rank's memory, or it would have said so there
+        if (failed) {  // before it had mapped this rank's memory; otherwise the reason would be in that memory
             std::uint32_t nobody = 0;
             header(rank_).state.ended_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(peer) + 1);
             throw_end();
@@ -122,7 +123,7 @@ void Group::sleep(int peer, Counter counter, std::uint64_t value, Deadline deadl
     bell.sleeping_for.store(0, std::memory_order_relaxed);
 }
 
-std::string Group::who_died() const {
+std::string Group::dead_ranks() const {
     const auto now = RunClock::now();
     if (now - watched_ < nap) return {};
     watched_ = now;
@@ -159,10 +160,10 @@ void Group::end(const std::string& reason, End kind) const noexcept {
     if (!own.end.compare_exchange_strong(none, End::being_written)) return;
     std::memcpy(own.reason.data(), reason.data(), std::min(reason.size(), longest_reason));
     own.end.store(kind, std::memory_order_seq_cst);
-    // This rank last: once a call has failed here, nothing succeeds elsewhere any more.
+    // This rank last: after a call has failed here, no call succeeds elsewhere.
     for (int i = 1; i <= size(); ++i) {
         const int peer = (rank_ + i) % size();
-        if (!segment(peer)) continue;  // setting up has failed
+        if (!segment(peer)) continue;  // setup has failed
         std::uint32_t nobody = 0;
         header(peer).state.ended_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);
         wake(peer);
@@ -228,7 +229,7 @@ void Group::decide_spin() {
     cpu_set_t cores;
     CPU_ZERO(&cores);
     for (int peer = 0; peer < size(); ++peer) CPU_OR(&cores, &cores, &header(peer).cores);
-    // With fewer cores than ranks somebody else needs this one.
+    // With fewer cores than ranks another rank needs this core.
     spin_ = CPU_COUNT(&cores) >= size() ? worth_spinning : worth_spinning.zero();
 }
 

@@ -25,14 +25,14 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return static_cast<int>(segments_.size()); }
-    /// For messages: see GroupInfo::names.
+    /// The rank's name in messages: see GroupInfo::names.
     int called(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
     Header& header(int rank) const { return segment(rank).header(); }
     Header::Progress& progress(int rank) const { return header(rank).progress; }
     std::byte* slot(int rank, std::uint64_t round) const { return segment(rank).slot(round); }
     Ring& ring(int from, int to) const { return segment(from).ring(to); }
 
-    /// A collective begins: publishes this rank's progress.
+    /// Begins a collective: publishes this rank's progress.
     void begin_call();
     /// Waits until a counter of `peer`'s progress is at least `value`.
     void wait(int peer, Counter counter, std::uint64_t value, Deadline deadline,
@@ -42,26 +42,26 @@ public:
     }
     /// Sets a counter of this rank's progress and wakes the ranks that sleep on it.
     void advance(Counter counter, std::uint64_t value) const;
-    /// Wakes `peer` if it sleeps, for whatever it does.
+    /// Wakes `peer` if it sleeps, whatever it waits for.
     void nudge(int peer) const;
 
     /// Throws if the group was ended, here or by another rank.
     void require_alive() const {
         if (header(rank_).state.ended_by.load(std::memory_order_acquire) != 0) throw_end();
     }
-    /// From any thread: why the group was ended, or which rank has died; empty if neither.
+    /// The reason why the group was ended, or which rank has died; empty if neither. May be called from any thread.
     std::string failure() const;
     /// Tells the other ranks that this one will send nothing more.
     void leave() const noexcept;
-    /// "rank 2 has died", or nothing. Looks every few milliseconds at most.
-    std::string who_died() const;
+    /// "rank 2 has died", or empty. Checks every few milliseconds at most.
+    std::string dead_ranks() const;
     bool has_left(int peer) const { return header(peer).state.left.load(std::memory_order_seq_cst) != 0; }
     bool has_failed(int peer) const {
         return header(peer).state.end.load(std::memory_order_seq_cst) > End::being_written;
     }
-    /// Ends the group with what went wrong here.
+    /// Ends the group with an error of this rank.
     [[noreturn]] void fail(const std::string& reason) const;
-    /// Ends the group on all ranks; the first one to do so gives the reason.
+    /// Ends the group on all ranks; the reason of the first call counts.
     void end(const std::string& reason, End kind) const noexcept;
 
 private:
@@ -92,7 +92,7 @@ private:
     std::function<std::string()> verdict_;  ///< see GroupInfo
     std::vector<Segment> segments_;
     std::vector<Descriptor> processes_;  ///< one per rank, readable once it is dead; none for this rank
-    std::chrono::microseconds spin_{0};  ///< before this rank sleeps
+    std::chrono::microseconds spin_{0};  ///< time before this rank sleeps
     mutable Deadline watched_;
 };
 

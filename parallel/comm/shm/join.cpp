@@ -1,5 +1,5 @@
-// How the ranks of a group find each other's memory: through /proc, by what each says of itself in the store. Nothing
-// with a name is made, so nothing can be left behind.
+// How the ranks of a group find each other's memory: through /proc, by the identity that each publishes in the store.
+// No named object is created, so nothing can be left behind.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -25,11 +25,11 @@ pid_t number_in_proc() {
     return length > 0 ? static_cast<pid_t>(std::strtol(text.data(), nullptr, 10)) : 0;
 }
 
-/// Of the process, in ticks since the host was started: together with its number it names a process for good.
+/// Start time of the process, in ticks since boot: together with its PID it identifies a process uniquely.
 std::uint64_t start_time(pid_t process) {
     const std::string text = line_of_proc(fmt::format("/proc/{}/stat", process));
     std::string word;
-    const auto end = text.rfind(')');  // of the program's name, which may hold anything
+    const auto end = text.rfind(')');  // end of the program's name, which may contain any character
     if (end == std::string::npos) return 0;
     std::istringstream words(text.substr(end + 1));
     for (int i = 0; i < 20; ++i) words >> word;
@@ -77,13 +77,13 @@ void Group::join(const GroupInfo& info) {
     for (int peer = 0; peer < size(); ++peer)
         if (peer != rank_) map_peer(peer, ranks[static_cast<std::size_t>(peer)]);
     decide_spin();
-    // All have mapped this rank's memory when all have come here; then the file has done its work and is closed.
+    // When all ranks have reached this point, all have mapped this rank's memory, and the file can be closed.
     advance(Counter::calls, 1);
     for (int peer = 0; peer < size(); ++peer) wait(peer, Counter::calls, 1, deadline, {});
 }
 
 std::vector<Group::Identity> Group::meet(const GroupInfo& info, const Descriptor& file, Deadline deadline) {
-    const std::string space = process_space();
+    const std::string space = host_identity(HostScope::processes);
     if (space.empty()) throw TransportError("/proc does not identify this host; mount it, or use the gloo backend");
     const pid_t entry = number_in_proc();
     const Identity own{space, getpid(), entry, file.get(), start_time(entry), header(rank_).nonce};
@@ -100,7 +100,7 @@ void Group::map_peer(int peer, const Identity& identity) {
     const int error = errno;
     if (!process && error != ESRCH)
         throw TransportError(fmt::format("cannot watch the process of rank {}: {}", name, text_of(error)));
-    // In this order: had the number been given to another process, its start would differ.
+    // In this order: if the PID had been reused, the start time would differ.
     if (!process || start_time(identity.entry) != identity.start)
         throw TransportError(fmt::format("rank {} has died", name));
     processes_[index] = std::move(process);
@@ -108,7 +108,7 @@ void Group::map_peer(int peer, const Identity& identity) {
         open(fmt::format("/proc/{}/fd/{}", identity.entry, identity.file).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) {
         const int why = errno;
-        pollfd exited{processes_[index].get(), POLLIN, 0};  // a process that dies first loses its files, then its life
+        pollfd exited{processes_[index].get(), POLLIN, 0};  // a dying process closes its files before it ends
         if (poll(&exited, 1, why == ENOENT ? 200 : 0) > 0) throw TransportError(fmt::format("rank {} has died", name));
         const bool forbidden = why == EACCES || why == EPERM;
         throw TransportError(fmt::format(

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/comm/shm/copy.h"
+#include "lockstep/parallel/comm/shm/parts.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::shm {
 
@@ -12,10 +13,10 @@ namespace {
 
 enum class Kind : std::uint32_t { first, more, given_up };
 
-/// A message is one frame or several, with nothing of another one between them.
+/// A message is one or several frames, without frames of other messages in between.
 struct Frame {
     std::uint64_t total = 0;   ///< bytes of the message
-    std::uint64_t length = 0;  ///< bytes that follow; then up to a multiple of the frame's size
+    std::uint64_t length = 0;  ///< bytes that follow, padded to a multiple of the frame's size
     std::uint32_t tag = 0;
     Kind kind = Kind::first;
     std::uint64_t unused = 0;
@@ -25,7 +26,7 @@ static_assert(ring_bytes % sizeof(Frame) == 0);
 /// Short, so that the receiver copies one while the sender writes the next.
 constexpr std::size_t longest_part = ring_bytes / 4 - sizeof(Frame);
 
-std::uint64_t padded(std::uint64_t bytes) { return (bytes + sizeof(Frame) - 1) / sizeof(Frame) * sizeof(Frame); }
+std::uint64_t padded(std::uint64_t bytes) { return round_up(bytes, sizeof(Frame)); }
 
 void put(Ring& ring, std::uint64_t at, const void* from, std::size_t bytes) {
     const std::size_t begin = at % ring_bytes, first = std::min(bytes, ring_bytes - begin);
@@ -65,8 +66,8 @@ struct Mailbox::Incoming {
     std::uint32_t tag;
     std::size_t total;
     std::size_t arrived = 0;
-    std::shared_ptr<Receiving> receiver;     ///< its memory is where the bytes go,
-    std::unique_ptr<std::byte[]> kept = {};  ///< or here; without either they are dropped
+    std::shared_ptr<Receiving> receiver;     ///< the bytes are stored in its memory,
+    std::unique_ptr<std::byte[]> kept = {};  ///< or here; if both are null, they are dropped
 };
 
 class Mailbox::SentMessage final : public Message {
@@ -101,7 +102,7 @@ public:
     bool advance() override {
         box_->require_open();
         if (receiving_->done) return true;
-        const bool last = box_->gone(receiving_->from);  // asked first: what it sent before it left counts
+        const bool last = box_->gone(receiving_->from);  // checked first: messages sent before leaving count
         box_->progress();
         if (!receiving_->done) box_->require_possible(receiving_->from, last);
         return receiving_->done;
@@ -144,13 +145,13 @@ std::unique_ptr<Message> Mailbox::receive(void* data, std::size_t bytes, int fro
 
 int Mailbox::announced(std::uint32_t tag) {
     require_open();
-    const bool last = gone(Transport::any_source);  // asked first: what they sent before they left counts
+    const bool last = gone(Transport::any_source);  // checked first: messages sent before leaving count
     progress();
     const auto message = std::find_if(unexpected_.begin(), unexpected_.end(),
                                       [&](const auto& candidate) { return candidate->tag == tag; });
     if (message != unexpected_.end()) return (*message)->from;
     require_possible(Transport::any_source, false);
-    return last ? Transport::nobody : Transport::any_source;
+    return last ? Transport::all_left : Transport::any_source;
 }
 
 void Mailbox::require_open() const {
@@ -166,7 +167,7 @@ bool Mailbox::gone(int peer) const {
 }
 
 void Mailbox::require_possible(int peer, bool gone) const {
-    const std::string dead = group_->who_died();
+    const std::string dead = group_->dead_ranks();
     if (!dead.empty()) group_->fail(dead);
     if (!gone) return;
     group_->fail(peer == Transport::any_source ? "all other ranks have left the group"
@@ -262,7 +263,7 @@ void Mailbox::pair(Incoming& message, const std::shared_ptr<Receiving>& receiver
     message.receiver = receiver;
 }
 
-/// The sender has given it up: as if it had never been sent.
+/// The sender has cancelled it: treated as if it had never been sent.
 void Mailbox::forget(Incoming& message) {
     unexpected_.remove_if([&](const auto& candidate) { return candidate.get() == &message; });
     if (!message.receiver) return;
@@ -273,7 +274,7 @@ void Mailbox::forget(Incoming& message) {
     posted_.insert(later, std::move(message.receiver));
 }
 
-/// What has begun to come for it is lost with it.
+/// The part that has already arrived is lost with it.
 void Mailbox::give_up(const std::shared_ptr<Receiving>& receiver) {
     if (receiver->done) return;
     if (receiver->message)

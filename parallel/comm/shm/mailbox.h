@@ -11,7 +11,7 @@
 
 namespace lockstep::shm {
 
-/// Used from one thread at a time, as Transport::send, receive and announced are.
+/// Used by one thread at a time, like Transport::send, receive and announced.
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
 public:
     explicit Mailbox(std::shared_ptr<Group> group);
@@ -19,7 +19,7 @@ public:
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
     int announced(std::uint32_t tag);
-    /// Messages that are still there throw from now on.
+    /// Existing messages throw from now on.
     void close() { closed_ = true; }
 
 private:
@@ -48,7 +48,8 @@ private:
     std::vector<std::deque<std::shared_ptr<Sending>>> outgoing_;  ///< by receiver
     std::vector<std::shared_ptr<Incoming>> current_;              ///< by sender: partially arrived
     std::list<std::shared_ptr<Incoming>> unexpected_;             ///< in the order in which they began
-    std::list<std::shared_ptr<Receiving>> posted_;                ///< in the order of the calls, without a message yet
+    std::list<std::shared_ptr<Receiving>> posted_;                ///< in the order of the calls, not matched with a
+                                                                  ///< message yet
 };
 
 }  // namespace lockstep::shm

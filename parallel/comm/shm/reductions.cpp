@@ -3,7 +3,6 @@
 #include <array>
 
 #include "lockstep/parallel/comm/group/reduce_elements.h"
-#include "lockstep/parallel/comm/shm/copy.h"
 #include "lockstep/parallel/comm/shm/parts.h"
 #include "lockstep/parallel/comm/shm/shm_transport.h"
 
@@ -11,7 +10,7 @@ namespace lockstep::shm {
 
 namespace {
 
-/// From this many bytes on, more than two ranks share the work.
+/// From this size on, groups of more than two ranks share the work.
 constexpr std::size_t worth_sharing = std::size_t{16} << 10;
 
 using Sources = std::vector<const std::byte*>;

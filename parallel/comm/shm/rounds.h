@@ -1,4 +1,5 @@
-// How collectives move bytes: each rank puts a piece into its slot, the others take what they need from there.
+// Data movement of collectives: each rank puts a piece into its slot, the others read the data that they need from
+// there.
 #pragma once
 
 #include <functional>
@@ -10,13 +11,13 @@ namespace lockstep::shm {
 /// The rounds of one collective call. All ranks go through the same number of them.
 class Rounds {
 public:
-    /// `next`: the number of the group's next round, which is moved on.
+    /// `next`: the number of the group's next round, which is incremented.
     Rounds(Group& group, std::uint64_t& next, Deadline deadline, const std::function<void()>& meanwhile)
         : group_(group), next_(next), deadline_(deadline), meanwhile_(meanwhile) {
         group_.begin_call();
     }
 
-    /// Gives the next round by put(own slot); returns its number.
+    /// Writes the next round by put(own slot); returns its number.
     template <class Put>
     std::uint64_t give(Put put) {
         const std::uint64_t round = next_++;
@@ -25,7 +26,7 @@ public:
         group_.advance(Counter::written, round + 1);
         return round;
     }
-    /// Nothing of the rounds before `round` is needed here any more.
+    /// This rank no longer needs the rounds before `round`.
     void took_before(std::uint64_t round) { group_.advance(Counter::taken, round); }
 
     /// Runs `count` rounds. If `puts`, put(k, own slot) is called for round k; if `takes`, take(k, its number for
@@ -51,7 +52,7 @@ public:
         return group_.slot(peer, round);
     }
 
-    /// The greatest of the numbers that the ranks give.
+    /// The maximum of the ranks' numbers.
     std::uint64_t greatest(std::uint64_t number);
 
 private:

@@ -12,13 +12,14 @@
 #include <utility>
 
 #include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::shm {
 
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t slots_at = (sizeof(Header) + page - 1) / page * page;
+constexpr std::size_t slots_at = round_up(sizeof(Header), page);
 constexpr std::size_t rings_at = slots_at + slots * slot_bytes;
 static_assert(slot_bytes % page == 0 && sizeof(Ring) % cache_line == 0);
 

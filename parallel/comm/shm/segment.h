@@ -28,19 +28,19 @@ enum class End : std::uint32_t { none, being_written, aborted, failed };
 
 /// Counters of a rank's progress, on which others wait.
 enum class Counter : std::uint32_t {
-    calls,    ///< begun; the first one is setting up
-    written,  ///< rounds whose slots are there to be read
+    calls,    ///< calls begun; the first one is the setup
+    written,  ///< rounds whose slots can be read
     taken     ///< rounds for which it no longer needs slots of other ranks
 };
 
 struct Header {
-    std::uint64_t nonce;  ///< random: this is the segment that was meant
+    std::uint64_t nonce;  ///< random: identifies the expected segment
     cpu_set_t cores;      ///< cores on which the rank may run
 
     struct alignas(cache_line) Progress {
         std::array<std::atomic<std::uint64_t>, 3> counters;
         std::atomic<std::uint64_t>& operator[](Counter which) { return counters[static_cast<std::size_t>(which)]; }
-        /// By slot: how many rounds a call takes where only this rank knows.
+        /// By slot: the number of rounds of a call if only this rank knows it.
         std::array<std::atomic<std::uint64_t>, slots> rounds;
     } progress;
 
@@ -51,7 +51,7 @@ struct Header {
         std::atomic<std::uint32_t> sleeping_for;
     } bell;
 
-    /// The condition that it has waited on for long, for ranks that look for the cause of a delay.
+    /// The condition that it has waited on for a long time, for ranks that look for the cause of a delay.
     struct alignas(cache_line) Waiting {
         std::atomic<std::uint32_t> peer;  ///< 1 + rank; 0: none
         std::atomic<Counter> counter;
@@ -79,9 +79,9 @@ struct Ring {
 class Segment {
 public:
     Segment() noexcept = default;
-    /// Makes one for a group of `size` ranks; `file` is then what others open. Throws TransportError.
+    /// Creates one for a group of `size` ranks; `file` is the descriptor that other ranks open. Throws TransportError.
     Segment(int size, Descriptor& file);
-    /// Maps another rank's. Throws TransportError when it is not one for `size` ranks with that nonce.
+    /// Maps another rank's. Throws TransportError if it is not one for `size` ranks with that nonce.
     Segment(int size, const Descriptor& file, std::uint64_t nonce);
     Segment(Segment&& other) noexcept;
     Segment& operator=(Segment&& other) noexcept;

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/comm/shm/copy.h"
 #include "lockstep/parallel/comm/shm/parts.h"
 
 namespace lockstep::shm {
 
 namespace {
 
-constexpr int most_ranks = 1024;
+constexpr int max_ranks = 1024;
 
 }  // namespace
 
@@ -35,7 +34,7 @@ ShmTransport::ShmTransport(const GroupInfo& info)
 
 ShmTransport::~ShmTransport() {
     mailbox_->close();
-    group_->leave();  // messages may keep the group
+    group_->leave();  // messages may still own the group
 }
 
 std::size_t ShmTransport::lane(int from, int to) const {
@@ -136,7 +135,7 @@ void ShmTransport::all_to_all(const void* in, std::span<const std::size_t> sent,
     each_part(received, [&](int part, std::size_t begin, std::size_t size) {
         if (part == rank_) copy_bytes(to + begin, own, size);
     });
-    // How much the others send to each other is known to them alone.
+    // Only the other ranks know how much they send to each other.
     const std::uint64_t count = call.greatest(pieces(std::max(longest(sent), longest(received)), lane_bytes_));
     call.run(
         count, true, true, [&](std::uint64_t k, std::byte* slot) { fill_lanes(k, slot, from, sent); },
@@ -156,12 +155,12 @@ namespace lockstep {
 TransportBackend shm_backend() {
     return {.name = "shm",
             .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
-                if (info.size > shm::most_ranks)
+                if (info.size > shm::max_ranks)
                     throw TransportError(
-                        fmt::format("shm supports at most {} ranks; use the gloo backend", shm::most_ranks));
+                        fmt::format("shm supports at most {} ranks; use the gloo backend", shm::max_ranks));
                 return std::make_unique<shm::ShmTransport>(info);
             },
-            .how_to_build = "it is part of every build"};
+            .build_hint = "it is part of every build"};
 }
 
 }  // namespace lockstep

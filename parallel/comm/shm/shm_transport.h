@@ -1,4 +1,4 @@
-// The backend for ranks on one host: through memory that they share.
+// The backend for ranks on one host: through shared memory.
 #pragma once
 
 #include <memory>
@@ -37,16 +37,16 @@ public:
 
 private:
     Rounds rounds(Deadline deadline) { return {*group_, next_round_, deadline, meanwhile}; }
-    /// The part of a slot that is meant for one rank, where each gets its own.
+    /// The part of a slot for one rank, if each rank gets its own.
     std::size_t lane(int from, int to) const;
     /// Piece k of each rank's part of `from`.
     void fill_lanes(std::uint64_t k, std::byte* slot, const std::byte* from, std::span<const std::size_t> bytes) const;
-    /// From all ranks that put, to all that take.
+    /// Moves data from all ranks that put to all that take.
     void gather_to(const void* in, void* out, std::span<const std::size_t> bytes, bool puts, bool takes,
                    Deadline deadline);
     void reduce_to(std::byte* data, std::size_t bytes, DType dtype, ReduceOp op, bool puts, bool takes,
                    Deadline deadline);
-    /// Every rank adds up its share for all: with many ranks less to read than if each adds up everything.
+    /// Every rank adds up its share for all others. With many ranks each reads less than if it added up everything.
     void reduce_in_shares(std::byte* data, std::size_t bytes, DType dtype, ReduceOp op, bool takes, Rounds& call);
 
     std::shared_ptr<Group> group_;

@@ -12,8 +12,8 @@ RunTime::Nanoseconds RunTime::at(Nanoseconds reading) noexcept {
     std::int64_t last = last_.load();
     if (now > last) {
         const std::int64_t missed = std::max<std::int64_t>(now - last - longest_step.count(), 0);
-        // In this order: a thread that sees the new reading must see what was missed before it. If another thread was
-        // first, the time is taken back; until then a deadline only looks further away.
+        // In this order: a thread that sees the new reading must see the time missed before it. If another thread was
+        // first, the time is subtracted again; until then a deadline only seems further away.
         if (missed > 0) missed_.fetch_add(missed);
         if (!last_.compare_exchange_strong(last, now) && missed > 0) missed_.fetch_sub(missed);
     }

@@ -1,9 +1,13 @@
-// Deadlines of blocking calls, and the clock that they are measured by.
+// Deadlines of blocking calls, and the clock that measures them.
 #pragma once
 
+#include <sched.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <thread>
 
 namespace lockstep {
 
@@ -38,7 +42,7 @@ public:
 /// How long a waiting thread sleeps at most before it reads the clock again.
 inline constexpr std::chrono::milliseconds look_interval(50);
 
-/// When a blocking call must have returned or thrown.
+/// The time by which a blocking call must have returned or thrown.
 using Deadline = RunClock::time_point;
 
 /// Milliseconds until `deadline`; at least 0.
@@ -47,5 +51,30 @@ std::chrono::milliseconds time_until(Deadline deadline);
 int poll_time(Deadline deadline);
 /// Sleeps for `time` of the process's run time.
 void pause_for(std::chrono::milliseconds time);
+
+// How a thread waits for a condition that it must poll: fast at first, then without loading the core.
+
+class Backoff {
+public:
+    /// `spins`: number of immediate polls; 0 if others need the core.
+    explicit Backoff(int spins) : spins_(spins) {}
+
+    void pause() {
+        using std::chrono::microseconds;
+        if (spins_ > 0) {
+            --spins_;
+        } else if (yields_ > 0) {
+            --yields_;
+            ::sched_yield();
+        } else {
+            std::this_thread::sleep_for(sleep_);
+            sleep_ = std::min(2 * sleep_, microseconds(1000));
+        }
+    }
+
+private:
+    int spins_, yields_ = 1000;
+    std::chrono::microseconds sleep_{20};
+};
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/parallel/comm/store/backoff.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
 
@@ -22,8 +22,8 @@ namespace {
 // middle leaves at most one torn frame at the end, which the next writer cuts off.
 constexpr std::string_view any_head = "lockstep file store ", head = "lockstep file store 2\n";
 
-/// Bytes that are locked, far beyond those that are written: exclusively by the one that reads or writes, and shared by
-/// all that use the file.
+/// Locked bytes, far beyond the written ones: exclusively by the process that reads or writes, and shared by all that
+/// use the file.
 constexpr off_t writer = off_t{1} << 40, presence = writer + 1;
 
 [[noreturn]] void fail(const std::filesystem::path& file, const char* what) {
@@ -50,7 +50,7 @@ bool set_lock(const Descriptor& descriptor, off_t byte, short kind) {
     return fcntl(descriptor.get(), F_OFD_SETLK, &lock) == 0;
 }
 
-/// Does not sleep in the kernel: a process that was stopped may hold the lock.
+/// Polls instead of sleeping in the kernel, because a stopped process may hold the lock.
 void lock_for_writing(const std::filesystem::path& file, const Descriptor& descriptor, Store::Milliseconds timeout) {
     const Deadline deadline = RunClock::now() + timeout;
     for (Backoff backoff(0); !set_lock(descriptor, writer, F_WRLCK); backoff.pause()) {
@@ -62,7 +62,7 @@ void lock_for_writing(const std::filesystem::path& file, const Descriptor& descr
     }
 }
 
-bool somebody_is_there(const std::filesystem::path& file, const Descriptor& descriptor) {
+bool is_in_use(const std::filesystem::path& file, const Descriptor& descriptor) {
     struct flock lock = lock_of(presence, F_WRLCK);
     if (fcntl(descriptor.get(), F_OFD_GETLK, &lock) != 0) fail(file, "check for locks of");
     return lock.l_type != F_UNLCK;
@@ -82,9 +82,9 @@ void require_safe_directory(const std::filesystem::path& file) {
         unfit(file, fmt::format("any user can replace files in {}", parent.string()));
 }
 
-/// Opens a file that this user owns and nobody else can write; nothing where there is none.
+/// Opens a file that this user owns and no other user can write; nullopt if it does not exist.
 std::optional<Descriptor> open_own(const std::filesystem::path& file, int create) {
-    // O_NONBLOCK: a device may be there instead of a file.
+    // O_NONBLOCK, because the path may be a device instead of a file.
     Descriptor descriptor(open(file.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | create, 0600));
     if (!descriptor) {
         if (errno == ENOENT && create == 0) return std::nullopt;
@@ -114,7 +114,7 @@ std::string content_of(const std::filesystem::path& file, const Descriptor& desc
     return bytes;
 }
 
-/// False when it is empty or ends within the magic word, where a process died while writing it.
+/// False if it is empty or ends within the magic word because a process died while writing it.
 bool has_content(const std::filesystem::path& file, std::string_view bytes) {
     if (bytes.empty() || (bytes.size() < head.size() && head.starts_with(bytes))) return false;
     if (bytes.starts_with(head)) return true;
@@ -132,7 +132,7 @@ FilePresence::FilePresence(std::filesystem::path file, Store::Milliseconds timeo
     }
 }
 
-/// False when the file was removed meanwhile.
+/// Returns false if the file was removed in the meantime.
 bool FilePresence::enter(Store::Milliseconds timeout) {
     descriptor_ = std::move(*open_own(file_, O_CREAT));
     lock_for_writing(file_, descriptor_, timeout);
@@ -141,7 +141,7 @@ bool FilePresence::enter(Store::Milliseconds timeout) {
     if (stat(file_.c_str(), &named) != 0 || named.st_dev != found.st_dev || named.st_ino != found.st_ino) return false;
     device_ = found.st_dev;
     number_ = found.st_ino;
-    if (has_content(file_, content_of(file_, descriptor_)) && !somebody_is_there(file_, descriptor_) &&
+    if (has_content(file_, content_of(file_, descriptor_)) && !is_in_use(file_, descriptor_) &&
         ftruncate(descriptor_.get(), 0) != 0)
         fail(file_, "empty");
     if (!set_lock(descriptor_, presence, F_RDLCK) || !set_lock(descriptor_, writer, F_UNLCK)) fail(file_, "lock");
@@ -189,8 +189,8 @@ void LockedLog::read() {
     };
     while (all.size() - at >= 4) {
         const std::size_t size = store_protocol::length_of(all.substr(at));
-        if (size > store_protocol::longest_frame) throw damaged();
-        if (all.size() - at - 4 < size) break;  // torn
+        if (size > store_protocol::max_frame_bytes) throw damaged();
+        if (all.size() - at - 4 < size) break;  // torn frame
         const auto frame = store_protocol::decode(all.substr(at + 4, size));
         if (!frame || frame->fields.size() != 2 || frame->kind > static_cast<std::uint8_t>(Change::remove))
             throw damaged();

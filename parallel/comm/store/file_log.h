@@ -10,12 +10,12 @@
 #include <string_view>
 
 #include "lockstep/parallel/comm/store.h"
-#include "lockstep/parallel/comm/store/key_table.h"
 #include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_commands.h"
 
 namespace lockstep {
 
-/// Marks the file as in use while it lives.
+/// Marks the file as in use while this exists.
 class FilePresence {
 public:
     /// Creates the file if it does not exist, and empties it if it is an unused store. Throws InvalidArgument if it
@@ -23,7 +23,7 @@ public:
     /// released in time.
     FilePresence(std::filesystem::path file, Store::Milliseconds timeout);
     const std::filesystem::path& file() const { return file_; }
-    /// Whether that is the same file, and not another one that has its name now.
+    /// Whether `other` is the same file, and not a new one with the same name.
     bool is(const struct stat& other) const { return other.st_dev == device_ && other.st_ino == number_; }
 
 private:
@@ -35,10 +35,10 @@ private:
     ino_t number_ = 0;
 };
 
-/// The file, opened, locked and read, for as long as this lives.
+/// The file, opened, locked and read, while this exists.
 class LockedLog {
 public:
-    /// Throws as FilePresence, and CommunicationError when the file was removed.
+    /// Throws as FilePresence, and CommunicationError if the file was removed.
     LockedLog(const FilePresence& presence, Store::Milliseconds timeout);
     KeyTable& keys() { return keys_; }
     void set(std::string_view key, std::string_view value) { append(Change::set, key, value); }

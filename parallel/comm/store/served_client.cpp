@@ -15,9 +15,9 @@ using namespace store_protocol;
 
 namespace {
 
-/// Values up to this size are copied; longer ones are sent from where they are stored.
+/// Values up to this size are copied; longer ones are sent from the memory where they are stored.
 constexpr std::size_t small = 4096;
-/// Capacity that the receive buffer keeps; a larger one is freed after use.
+/// Capacity that the receive buffer retains; a larger one is freed after use.
 constexpr std::size_t usual_buffer = 65536;
 
 bool is_for_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -30,7 +30,7 @@ void ServedClient::cut() const {
 }
 
 short ServedClient::events() const {
-    // Without reading, POLLRDHUP tells that the client has gone.
+    // POLLRDHUP reports that the client has left, even while nothing is read.
     return static_cast<short>((reads() ? POLLIN : POLLRDHUP) | (sending() ? POLLOUT : 0));
 }
 
@@ -51,7 +51,7 @@ ServedClient::Next ServedClient::next(Frame& frame) {
     const std::string_view all = std::string_view(in_).substr(begin_);
     if (sending() || wants || leaving || all.size() < 4) return Next::none;
     const std::size_t size = length_of(all);
-    if (size == 0 || size > longest_frame()) return Next::garbage;
+    if (size == 0 || size > max_frame_bytes()) return Next::garbage;
     if (all.size() - 4 < size) return Next::none;
     std::optional<Frame> found = decode(all.substr(4, size));
     begin_ += 4 + size;

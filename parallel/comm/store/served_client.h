@@ -11,9 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/parallel/comm/store/handshake.h"
-#include "lockstep/parallel/comm/store/key_table.h"
 #include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_commands.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 
 namespace lockstep {
@@ -21,8 +20,8 @@ namespace lockstep {
 class ServedClient {
 public:
     enum class Standing : std::uint8_t {
-        silent,   ///< has said nothing
-        greeted,  ///< has said hello, without authentication
+        silent,   ///< has sent nothing
+        greeted,  ///< has sent hello, without authentication
         known     ///< has proved that it knows the token
     };
 
@@ -31,11 +30,11 @@ public:
     Standing standing = Standing::silent;
     handshake::Meeting meeting;
     std::string last_words_key, last_words;  ///< text that is appended to the key when the connection is lost
-    std::optional<std::string> wants;        ///< the key of a get that waits
+    std::optional<std::string> wants;        ///< the key of a waiting get
     Deadline deadline;                       ///< deadline of the wait, or of the handshake
     bool leaving = false;                    ///< is closed once its answer has been sent
 
-    /// Makes the connection end with a reset: the kernel drops what it has buffered and keeps no state of it.
+    /// Makes the connection end with a reset: the kernel drops its buffered data and state.
     void cut() const;
 
     int descriptor() const { return socket_.get(); }
@@ -47,27 +46,27 @@ public:
     enum class Next : std::uint8_t { none, frame, garbage };
     /// Takes the next request; `none` also while an answer is being sent or the client waits or leaves.
     Next next(store_protocol::Frame& frame);
-    /// Whether requests that were received remain for the next turn.
+    /// Whether received requests remain for the next turn.
     void leave_for_later(bool something) { postponed_ = something; }
     bool postponed() const { return postponed_; }
 
-    /// Begins an answer. `key`: of the value, where it is one of the store's.
+    /// Begins an answer. `key`: the key of the value, if it is one of the store's.
     void answer(store_protocol::Answer kind, KeyTable::Value value = nullptr, std::string key = {});
     /// Sends without blocking, at most `most` bytes, and subtracts the number sent. False if the client has left.
     bool send(std::size_t& most);
     bool sending() const { return !head_.empty(); }
 
-    /// Memory taken by what was received.
+    /// Memory used by received bytes.
     std::size_t received_bytes() const { return in_.capacity(); }
     /// The large value that is being sent, and its key; null: none.
     const KeyTable::Value& value() const { return value_; }
     const std::string& key() const { return key_; }
-    /// When it has last read or written.
+    /// Time of the last read or write.
     Deadline last_progress() const { return last_progress_; }
 
 private:
-    std::size_t longest_frame() const {
-        return standing == Standing::known ? store_protocol::longest_frame : store_protocol::longest_hello;
+    std::size_t max_frame_bytes() const {
+        return standing == Standing::known ? store_protocol::max_frame_bytes : store_protocol::longest_hello;
     }
     bool reads() const { return !sending() && !wants && !leaving && !postponed_; }
 

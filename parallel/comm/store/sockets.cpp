@@ -46,7 +46,7 @@ Descriptor open_socket(const addrinfo& address, int flags) {
     return socket;
 }
 
-/// A socket bound to `address`, whose port others may be holding or may have left just now.
+/// A socket bound to `address`, whose port other processes may hold or may have just released.
 Descriptor bind_to(const addrinfo& address) {
     Descriptor socket = open_socket(address, SOCK_NONBLOCK);
     const int on = 1;
@@ -61,8 +61,9 @@ void without_delay(const Descriptor& socket) {
     setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-/// Whether it has been given the very port that it was to reach, where nobody listens, and has met itself.
-bool meets_itself(const Descriptor& socket) {
+/// Whether the system gave it the very port that it was to reach, on which no process listens, so that it has connected
+/// to itself.
+bool is_connected_to_itself(const Descriptor& socket) {
     sockaddr_storage own{}, other{};
     socklen_t own_size = sizeof own, other_size = sizeof other;
     return getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
@@ -70,7 +71,7 @@ bool meets_itself(const Descriptor& socket) {
            std::memcmp(&own, &other, own_size) == 0;
 }
 
-/// One attempt. The socket, or none and why.
+/// One attempt. Returns the socket, or the error.
 std::pair<Descriptor, std::string> try_to_connect(const addrinfo& address, Deadline deadline) {
     Descriptor socket = open_socket(address, SOCK_NONBLOCK);
     if (!socket) return {Descriptor(), text_of(errno)};
@@ -83,7 +84,7 @@ std::pair<Descriptor, std::string> try_to_connect(const addrinfo& address, Deadl
         getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
         if (error != 0) return {Descriptor(), text_of(error)};
     }
-    if (meets_itself(socket)) return {Descriptor(), text_of(ECONNREFUSED)};
+    if (is_connected_to_itself(socket)) return {Descriptor(), text_of(ECONNREFUSED)};
     without_delay(socket);
     return {std::move(socket), std::string()};
 }

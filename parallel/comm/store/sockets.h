@@ -1,4 +1,4 @@
-// TCP sockets: owned, with deadlines.
+// TCP sockets, with ownership and deadlines.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ private:
     int value_ = -1;
 };
 
-/// "Connection refused"; with what to do where a limit was reached.
+/// "Connection refused"; with advice if a limit was reached.
 std::string text_of(int error);
 
 /// Listens on `host`, on `port` or a free one (0). Throws CommunicationError.
@@ -35,7 +35,7 @@ Descriptor listen_on(const std::string& host, int port);
 /// requests it by number with SO_REUSEADDR, as `listen_on` does, may listen on it. Throws CommunicationError.
 Descriptor hold_free_port();
 int port_of(const Descriptor& socket);
-/// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError when it has none.
+/// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError if it has none.
 bool is_loopback(const std::string& host);
 /// One attempt, at every address that `host` has. Throws CommunicationError.
 Descriptor connect_to(const std::string& host, int port, Deadline deadline);
@@ -47,7 +47,7 @@ std::string send_all(const Descriptor& socket, std::string_view bytes, Deadline 
 /// Receives exactly `size` bytes into `to`. Returns an empty string, or the error.
 std::string receive_all(const Descriptor& socket, char* to, std::size_t size, Deadline deadline);
 
-/// Whether `failure`, of one of these, is that the other side has closed the connection.
+/// Whether `failure`, returned by one of these functions, means that the other side has closed the connection.
 bool is_end_of_connection(std::string_view failure);
 
 }  // namespace lockstep

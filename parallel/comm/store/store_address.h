@@ -1,18 +1,25 @@
-// Valid addresses of a store and its server.
+// Addresses of a store and its server: hosts and ports as users write them.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <string>
 #include <string_view>
 
 #include "lockstep/parallel/comm/store.h"
-#include "lockstep/parallel/comm/store/host_name.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
-/// `options` with the host as `host_of` returns it. Throws InvalidArgument for ports that do not exist. `least`: the
-/// lowest port that `what` accepts.
+// Hosts and ports as users write them.
+
+/// The host that `text` names, for getaddrinfo: without surrounding blanks, the brackets of an IPv6 address and the dot
+/// at the end of a complete name. `what`: name of the source ("MASTER_ADDR"). Throws InvalidArgument for an empty host,
+/// blanks inside, invalid characters and a port after it.
+std::string host_of(std::string_view text, std::string_view what);
+
+/// `options` with the host as `host_of` returns it. Throws InvalidArgument for invalid ports. `least`: the lowest port
+/// that `what` accepts.
 inline TcpStoreOptions sound(std::string_view what, TcpStoreOptions options, int least) {
     constexpr int last_port = 65535;
     options.host = host_of(options.host, fmt::format("{}: host", what));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,13 +12,55 @@
 
 namespace lockstep {
 
+KeyTable::Value KeyTable::find(std::string_view key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second;
+}
+
+void KeyTable::set(std::string_view key, std::string value) {
+    auto found = values_.find(key);
+    if (found == values_.end()) {
+        found = values_.emplace(key, std::make_shared<const std::string>()).first;
+        bytes_ += key.size() + cost_of_key;
+    }
+    bytes_ = bytes_ - found->second->size() + value.size();
+    found->second = std::make_shared<const std::string>(std::move(value));
+}
+
+std::optional<std::int64_t> KeyTable::add(std::string_view key, std::int64_t amount) {
+    std::int64_t sum = 0;
+    if (const Value value = find(key)) {
+        const char* end = value->data() + value->size();
+        const auto [rest, error] = std::from_chars(value->data(), end, sum);
+        if (error != std::errc() || rest != end) return std::nullopt;
+    }
+    if (__builtin_add_overflow(sum, amount, &sum)) return std::nullopt;
+    set(key, std::to_string(sum));
+    return sum;
+}
+
+bool KeyTable::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+    const Value value = find(key);
+    if (value ? *value != expected : !expected.empty()) return false;
+    set(key, std::string(desired));
+    return true;
+}
+
+bool KeyTable::remove(std::string_view key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return false;
+    bytes_ -= key.size() + cost_of_key + found->second->size();
+    values_.erase(found);
+    return true;
+}
+
 using namespace store_protocol;
 
 namespace {
 
-constexpr std::size_t most_bytes = std::size_t{256} << 20;
+constexpr std::size_t max_bytes = std::size_t{256} << 20;
 
-/// How many fields a command has.
+/// Number of fields of a command.
 std::size_t fields_of(Command command) {
     switch (command) {
         case Command::count: return 0;
@@ -38,7 +81,7 @@ KeyTable::Value value_of(std::string text) { return std::make_shared<const std::
 
 Outcome full(const KeyTable& keys) {
     return refusal(fmt::format("the store is full: it holds {} bytes in {} keys, at most {} are allowed", keys.bytes(),
-                               keys.count(), most_bytes));
+                               keys.count(), max_bytes));
 }
 
 void set(KeyTable& keys, Frame& command, Outcome& outcome) {
@@ -105,18 +148,18 @@ Outcome breach_of_protocol(std::string_view why) {
 bool well_formed(const Frame& command) {
     const std::size_t wanted = fields_of(static_cast<Command>(command.kind));
     if (command.fields.size() != wanted) return false;
-    if (wanted > 0 && (command.fields[0].empty() || command.fields[0].size() > Store::longest_key)) return false;
+    if (wanted > 0 && (command.fields[0].empty() || command.fields[0].size() > Store::max_key_bytes)) return false;
     return std::all_of(command.fields.begin(), command.fields.end(),
-                       [](const std::string& field) { return field.size() <= Store::longest_value; });
+                       [](const std::string& field) { return field.size() <= Store::max_value_bytes; });
 }
 
 bool has_room(const KeyTable& keys, std::string_view key, std::size_t value_size) {
     const KeyTable::Value before = keys.find(key);
     const std::size_t more = before ? value_size : value_size + key.size() + KeyTable::cost_of_key;
-    return keys.bytes() - (before ? before->size() : 0) + more <= most_bytes;
+    return keys.bytes() - (before ? before->size() : 0) + more <= max_bytes;
 }
 
-Outcome carry_out(KeyTable& keys, Frame command) {
+Outcome execute_command(KeyTable& keys, Frame command) {
     if (!well_formed(command)) return breach_of_protocol();
     Outcome outcome;
     if (!command.fields.empty()) outcome.key = std::move(command.fields[0]);

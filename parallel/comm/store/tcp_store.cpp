@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/store.h"
-#include "lockstep/parallel/comm/store/handshake.h"
-#include "lockstep/parallel/comm/store/key_desk.h"
-#include "lockstep/parallel/comm/store/not_admitted.h"
+#include "lockstep/parallel/comm/store/local_key_server.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/parallel/comm/store/store_address.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
@@ -24,12 +22,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For one attempt: at a single port, where the server allows no more either, and at each of several ports.
+/// Time for one attempt: at a single port, where the server's limit is the same, and at each of several ports.
 constexpr milliseconds time_for_hello(5000), time_to_greet(500);
 constexpr milliseconds first_pause(5), longest_pause(500);
 constexpr std::string_view no_store = "the process that answers is not a store";
 
-/// Text from the other side, which may be anybody, without control characters and not too long.
+/// Text from the other side, which is not trusted: without control characters and limited in length.
 std::string printable(std::string_view text) {
     constexpr std::size_t longest = 300;
     std::string line(text.substr(0, longest));
@@ -40,7 +38,7 @@ std::string printable(std::string_view text) {
 
 }  // namespace
 
-/// One question at a time, each answered before the next.
+/// Sends one request at a time, each answered before the next.
 class TcpStore::Connection {
 public:
     explicit Connection(const TcpStoreOptions& options)
@@ -54,14 +52,14 @@ public:
     const TcpStoreOptions& options() const { return options_; }
     std::string describe() const { return fmt::format("store of rank 0 at {}:{}", options_.host, options_.port); }
 
-    /// The answer's field (empty without one), or nothing when the server says that the key is missing.
+    /// The answer's field (empty if it has none), or nullopt if the server reports the key as missing.
     std::optional<std::string> ask(std::string_view what, Command command, const std::vector<std::string_view>& fields,
                                    Milliseconds timeout) {
         const std::scoped_lock lock(mutex_);
         if (!socket_) throw CommunicationError(why_closed_);
-        Reply reply = exchange(command, fields, RunClock::now() + timeout, longest_frame);
+        Reply reply = exchange(command, fields, RunClock::now() + timeout, max_frame_bytes);
         if (!reply.failure.empty()) {
-            socket_.reset();  // an answer that comes later would be taken for that of another question
+            socket_.reset();  // a later answer would be taken for that of another request
             why_closed_ = reply.lost ? gone() : given_up(what, reply.failure);
             if (reply.lost) throw CommunicationError(gone());
             throw CommunicationError(fmt::format("{}: {}: {}", describe(), what, reply.failure));
@@ -73,7 +71,7 @@ public:
 
 private:
     struct Reply {
-        std::string failure = {};  ///< empty when there is an answer
+        std::string failure = {};  ///< empty if there is an answer
         bool lost = false;         ///< the other side has closed the connection
         Answer answer = Answer::good;
         std::string field = {};
@@ -110,7 +108,7 @@ private:
                "replies";
     }
 
-    /// A process that is stopped keeps its connections and answers nothing.
+    /// The error for a stopped server process, which keeps its connections and does not answer.
     std::string given_up(std::string_view what, std::string_view failure) const {
         return fmt::format("{} is unusable since a request to {} failed: {}; is the process of rank 0 stopped?",
                            describe(), what, failure);
@@ -126,10 +124,10 @@ private:
             for (int port = first; port < end; ++port) try {
                     options_.port = port;
                     enter(std::min(deadline, RunClock::now() + (options_.ports == 1 ? time_for_hello : time_to_greet)));
-                    options_.ports = 1;  // clones know where it is
+                    options_.ports = 1;  // clones know the port
                     return;
                 } catch (const NotAdmitted& error) {
-                    if (options_.ports == 1) throw;  // one of several ports may be somebody else's
+                    if (options_.ports == 1) throw;  // another process may hold one of several ports
                     failure = error.what();
                 } catch (const CommunicationError& error) {
                     failure = error.what();
@@ -148,15 +146,15 @@ private:
 
     /// One attempt.
     void enter(Deadline deadline) {
-        std::string token = for_this_user_ ? token_of_desk(deadline) : options_.token;
+        std::string token = for_this_user_ ? token_of_key_server(deadline) : options_.token;
         for (;;) {
             socket_ = connect_to(options_.host, options_.port, deadline);
-            const std::string failure = shake_hands(token, deadline);
+            const std::string failure = authenticate(token, deadline);
             if (failure.empty()) break;
             socket_.reset();
-            // The server may have started after the desk was looked for.
+            // The server may have started after the key server was looked for.
             if (for_this_user_ && token.empty())
-                token = token_of_desk(deadline);
+                token = token_of_key_server(deadline);
             else
                 token.clear();
             if (token.empty()) throw NotAdmitted(failure);
@@ -164,15 +162,16 @@ private:
         options_.token = std::move(token);
     }
 
-    /// Empty when there is no desk.
-    std::string token_of_desk(Deadline deadline) const {
-        DeskAnswer desk = ask_desk(options_.port, deadline);
-        if (!desk.refusal.empty()) throw NotAdmitted(desk.refusal);
-        return std::move(desk.key);
+    /// Empty if there is no key server.
+    std::string token_of_key_server(Deadline deadline) const {
+        KeyReply reply = fetch_key(options_.port, deadline);
+        if (!reply.refusal.empty()) throw NotAdmitted(reply.refusal);
+        return std::move(reply.key);
     }
 
-    /// Returns nothing when both sides know the token, else why not. Throws what another attempt may overcome.
-    std::string shake_hands(std::string_view token, Deadline deadline) {
+    /// Returns nullopt if both sides know the token, otherwise the reason. Throws errors that another attempt may
+    /// overcome.
+    std::string authenticate(std::string_view token, Deadline deadline) {
         handshake::Meeting meeting{handshake::random_bytes(handshake::nonce_size), {}, options_.port, options_.job};
         const auto tell = [&](Command command, const std::vector<std::string_view>& fields) {
             Reply reply = exchange(command, fields, deadline, longest_hello);
@@ -201,12 +200,12 @@ private:
     const bool for_this_user_;
     std::mutex mutex_;
     Descriptor socket_;
-    std::string why_closed_;  ///< where there is no socket
+    std::string why_closed_;  ///< reason why there is no socket
 };
 
 namespace {
 
-/// What a server is given beyond the deadline it was told, to answer.
+/// Time beyond the deadline that the server was given, for its answer.
 constexpr Store::Milliseconds grace(250);
 
 std::int64_t number_in(const std::optional<std::string>& field, const std::string& store) {

@@ -15,9 +15,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/store.h"
-#include "lockstep/parallel/comm/store/handshake.h"
-#include "lockstep/parallel/comm/store/key_desk.h"
-#include "lockstep/parallel/comm/store/key_table.h"
+#include "lockstep/parallel/comm/store/local_key_server.h"
 #include "lockstep/parallel/comm/store/served_client.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/parallel/comm/store/store_address.h"
@@ -34,39 +32,39 @@ using namespace store_protocol;
 using Standing = ServedClient::Standing;
 using std::chrono::milliseconds;
 
-/// Strangers are connections that have not proved that they know the token. There are at most so many at a time, and at
-/// most a 16th of the descriptors that the process may have, each for at most `time_for_hello`. When all places are
-/// taken a newcomer replaces the oldest stranger that has said nothing, or else the oldest.
-constexpr std::size_t least_strangers = 4, most_strangers = 64, part_for_strangers = 16;
+/// Strangers are connections that have not proved that they know the token. Their number is limited, to at most a 16th
+/// of the descriptors that the process may have, and each may exist for at most `time_for_hello`. When all places are
+/// taken, a newcomer replaces the oldest stranger that has sent nothing, or else the oldest.
+constexpr std::size_t min_strangers = 4, max_strangers = 64, part_for_strangers = 16;
 constexpr milliseconds time_for_hello(5000);
-constexpr std::size_t most_clients = 4096;
+constexpr std::size_t max_clients = 4096;
 /// Descriptors that clients leave to the job.
 constexpr std::size_t left_to_job = 256;
-/// Accepted in one turn of the loop.
-constexpr int most_newcomers = 64;
-/// Without descriptors for newcomers, none are accepted for so long; they wait in the kernel's queue.
+/// Connections accepted in one turn of the loop.
+constexpr int max_newcomers = 64;
+/// Without descriptors for newcomers, none are accepted for this long; they wait in the kernel's queue.
 constexpr milliseconds time_without_newcomers(50);
 /// In one turn of the loop: requests and bytes sent per client, bytes received from all clients together.
-constexpr int most_requests = 64;
-constexpr std::size_t most_sent = std::size_t{1} << 20, most_received = std::size_t{8} << 20;
+constexpr int max_requests = 64;
+constexpr std::size_t max_sent = std::size_t{1} << 20, max_received = std::size_t{8} << 20;
 /// Bytes that the kernel may buffer per connection and direction; it doubles the number.
 constexpr int kernel_buffer = 1 << 18;
 /// Memory held for all clients together: unfinished requests, and values that the store no longer holds but that have
 /// not been read yet.
-constexpr std::size_t most_waiting = std::size_t{64} << 20;
-/// A client for which less is held is not closed to free memory.
+constexpr std::size_t max_waiting = std::size_t{64} << 20;
+/// A client that holds less than this is not closed to free memory.
 constexpr std::size_t little = 65536;
 
-/// How many connections this process has room for.
+/// Number of connections that this process has room for.
 struct Room {
-    std::size_t strangers = most_strangers, clients = most_clients;
+    std::size_t strangers = max_strangers, clients = max_clients;
 
     Room() {
         rlimit descriptors{};
         if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return;
         const auto all = static_cast<std::size_t>(descriptors.rlim_cur);
-        strangers = std::clamp(all / part_for_strangers, least_strangers, most_strangers);
-        clients = std::min(most_clients, std::max(all / 2, all - std::min(all, left_to_job + strangers)));
+        strangers = std::clamp(all / part_for_strangers, min_strangers, max_strangers);
+        clients = std::min(max_clients, std::max(all / 2, all - std::min(all, left_to_job + strangers)));
     }
 };
 
@@ -117,11 +115,11 @@ private:
 
     void open(const std::string& host, int port, bool for_this_user) {
         listener_ = listen_on(host, port);
-        // Accepted connections inherit it: what a client does not read is in the kernel first.
+        // Accepted connections inherit it: data that a client does not read fills the kernel's buffer first.
         for (const int buffer : {SO_SNDBUF, SO_RCVBUF})
             setsockopt(listener_.get(), SOL_SOCKET, buffer, &kernel_buffer, sizeof kernel_buffer);
         port_ = port_of(listener_);
-        if (for_this_user) token_ = desk_.emplace(port_).key();
+        if (for_this_user) token_ = key_server_.emplace(port_).key();
     }
 
     void serve() {
@@ -131,7 +129,7 @@ private:
             const auto by = [&](Deadline deadline) { next = next ? std::min(*next, deadline) : deadline; };
             if (RunClock::now() >= newcomers_from_) {
                 entries[1].fd = listener_.get();
-                if (desk_) entries[2].fd = desk_->descriptor();
+                if (key_server_) entries[2].fd = key_server_->descriptor();
             } else {
                 by(newcomers_from_);
             }
@@ -143,79 +141,79 @@ private:
                 }
             if (poll(entries.data(), entries.size(), next ? poll_time(*next) : -1) < 0 && errno != EINTR) return;
             if (entries[0].revents != 0) return;
-            attend_all(entries);
-            if (entries[2].revents != 0) wait_for_descriptors(desk_->serve());
+            serve_ready(entries);
+            if (entries[2].revents != 0) wait_for_descriptors(key_server_->serve());
             if (entries[1].revents != 0) welcome();
         }
     }
 
-    /// `entries`: wake, listener and desk, then clients and strangers in the order of their lists.
-    void attend_all(const std::vector<pollfd>& entries) {
+    /// `entries`: wake, listener and key server, then clients and strangers in the order of their lists.
+    void serve_ready(const std::vector<pollfd>& entries) {
         auto entry = entries.begin() + 3;
         auto stranger = entry + static_cast<std::ptrdiff_t>(clients_.size());
-        std::size_t to_receive = most_received;
+        std::size_t to_receive = max_received;
         for (auto client = clients_.begin(); client != clients_.end() && to_receive > 0; ++entry) {
             const auto next = std::next(client);
-            if (!attend(*client, entry->revents, to_receive)) lose(client);
+            if (!serve(*client, entry->revents, to_receive)) lose(client);
             client = next;
-            // Those left over are first in the next turn.
+            // The clients that were not reached are first in the next turn.
             if (to_receive == 0) clients_.splice(clients_.end(), clients_, clients_.begin(), client);
         }
-        bring_down_to(most_waiting);
+        bring_down_to(max_waiting);
         for (auto client = strangers_.begin(); client != strangers_.end(); ++stranger)
-            client = attend_stranger(client, stranger->revents);
+            client = serve_stranger(client, stranger->revents);
     }
 
     /// Returns the next stranger.
-    Clients::iterator attend_stranger(Clients::iterator client, short events) {
+    Clients::iterator serve_stranger(Clients::iterator client, short events) {
         const auto next = std::next(client);
         std::size_t to_receive = longest_hello + 4;
-        if (!attend(*client, events, to_receive))
+        if (!serve(*client, events, to_receive))
             strangers_.erase(client);
         else if (client->standing == Standing::known)
             clients_.splice(clients_.end(), strangers_, client);
         return next;
     }
 
-    /// Reads, answers, writes. False when the client has gone or is to go.
-    bool attend(ServedClient& client, short events, std::size_t& to_receive) try {
-        std::size_t to_send = most_sent;
+    /// Reads, answers, writes. Returns false if the client has left or must be closed.
+    bool serve(ServedClient& client, short events, std::size_t& to_receive) try {
+        std::size_t to_send = max_sent;
         if (!client.send(to_send) || !client.receive(events, to_receive)) return false;
         if (RunClock::now() >= client.deadline) {
             if (client.standing != Standing::known) return false;
             if (client.wants) client.answer(Answer::missing);
         }
-        int requests = most_requests;
+        int requests = max_requests;
         Frame frame;
         for (auto found = ServedClient::Next::frame; requests > 0 && found != ServedClient::Next::none; --requests) {
             found = client.next(frame);
             if (found == ServedClient::Next::garbage)
                 refuse(client, "invalid frame");
             else if (found == ServedClient::Next::frame)
-                client.standing == Standing::known ? obey(client, std::move(frame)) : greet(client, frame);
+                client.standing == Standing::known ? execute(client, std::move(frame)) : greet(client, frame);
             if (!client.send(to_send)) return false;
         }
         client.leave_for_later(requests == 0);
         return !(client.leaving && !client.sending());
-    } catch (const std::exception&) {  // out of memory: this client goes, the others stay
+    } catch (const std::exception&) {  // out of memory: only this client is closed
         return false;
     }
 
     /// Accepts newcomers and reads at once what they have sent: a hello protects them from the next newcomer.
     void welcome() {
-        for (int i = 0; i < most_newcomers; ++i) {
+        for (int i = 0; i < max_newcomers; ++i) {
             Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
             if (!socket) {
                 if (errno == ECONNABORTED || errno == EINTR) continue;
                 return wait_for_descriptors(errno == EAGAIN ? 0 : errno);
             }
-            if (strangers_.size() >= room_.strangers) send_one_away();
+            if (strangers_.size() >= room_.strangers) evict_stranger();
             strangers_.emplace_back(std::move(socket), RunClock::now() + time_for_hello);
-            attend_stranger(std::prev(strangers_.end()), POLLIN);
+            serve_stranger(std::prev(strangers_.end()), POLLIN);
         }
     }
 
-    void send_one_away() {
+    void evict_stranger() {
         const auto silent = std::find_if(strangers_.begin(), strangers_.end(), [](const ServedClient& client) {
             return client.standing == Standing::silent;
         });
@@ -224,21 +222,21 @@ private:
         strangers_.erase(goes);
     }
 
-    void tell_of_limit(int error) const {
+    void warn_of_limit(int error) const {
         try {
             warn(fmt::format("the store at port {} cannot accept connections: {}", port_, text_of(error)));
-        } catch (...) {  // a handler of the user's own that throws must not end the store
+        } catch (...) {  // an exception of the user's handler must not end the store
         }
     }
 
     void wait_for_descriptors(int error) {
         if (error == 0) return;
-        if (!std::exchange(told_of_limit_, true)) tell_of_limit(error);
-        if (!strangers_.empty()) send_one_away();
+        if (!std::exchange(warned_of_limit_, true)) warn_of_limit(error);
+        if (!strangers_.empty()) evict_stranger();
         newcomers_from_ = RunClock::now() + time_without_newcomers;
     }
 
-    /// Closes clients, those first that have neither read nor written for longest, until no more is held than `most`.
+    /// Closes clients, those without a read or write for longest first, until at most `most` bytes are held.
     void bring_down_to(std::size_t most) {
         for (;;) {
             std::size_t waiting = 0;
@@ -265,7 +263,7 @@ private:
         if (lost.last_words.empty()) return;
         const KeyTable::Value before = keys_.find(lost.last_words_key);
         const std::string all = (before ? *before : std::string()) + lost.last_words;
-        if (all.size() > Store::longest_value || !has_room(keys_, lost.last_words_key, all.size())) return;
+        if (all.size() > Store::max_value_bytes || !has_room(keys_, lost.last_words_key, all.size())) return;
         keys_.set(lost.last_words_key, all);
         changed(lost.last_words_key);
     }
@@ -299,14 +297,14 @@ private:
         client.meeting = {};
     }
 
-    void obey(ServedClient& client, Frame frame) {
+    void execute(ServedClient& client, Frame frame) {
         if (static_cast<Command>(frame.kind) == Command::append_on_loss && well_formed(frame)) {
             if (frame.fields[1].size() > longest_last_words) return refuse(client, "unknown command");
             client.last_words_key = std::move(frame.fields[0]);
             client.last_words = std::move(frame.fields[1]);
             return client.answer(Answer::good);
         }
-        Outcome outcome = carry_out(keys_, std::move(frame));
+        Outcome outcome = execute_command(keys_, std::move(frame));
         if (outcome.patience) {
             client.deadline = RunClock::now() + *outcome.patience;
             client.wants = std::move(outcome.key);
@@ -317,14 +315,14 @@ private:
         if (outcome.changed) changed(outcome.key);
     }
 
-    /// Answers those who wait for `key`.
+    /// Answers the clients that wait for `key`.
     void changed(const std::string& key) {
         const KeyTable::Value value = keys_.find(key);
         for (ServedClient& client : clients_) {
             if (client.wants != key) continue;
             client.answer(Answer::good, value, key);
-            std::size_t most = most_sent;
-            client.send(most);             // a failure shows in the next turn
+            std::size_t most = max_sent;
+            client.send(most);             // a failure is handled in the next turn
             client.leave_for_later(true);  // it may have sent more requests
         }
     }
@@ -339,11 +337,11 @@ private:
     const Room room_;
     Descriptor listener_, wake_;
     int port_ = 0;
-    std::optional<KeyDesk> desk_;
+    std::optional<LocalKeyServer> key_server_;
     KeyTable keys_;
     Clients clients_, strangers_;
     Deadline newcomers_from_{};
-    bool told_of_limit_ = false;
+    bool warned_of_limit_ = false;
     std::thread thread_;
 };
 

@@ -6,15 +6,81 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
-#include "lockstep/parallel/data/files/file_name.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
 
+std::string reason() { return std::generic_category().message(errno); }
+
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+    return path.has_parent_path() ? path.parent_path() : ".";
+}
+
+namespace {
+
+/// The kernel's rule for /tmp (fs.protected_symlinks), which is not enabled everywhere: the owner of a link that any
+/// user could have created would choose the file that is written.
+void require_trusted_link(const std::filesystem::path& link) {
+    struct stat own {
+    }, directory{};
+    if (::lstat(link.c_str(), &own) != 0 || !S_ISLNK(own.st_mode) ||
+        ::stat(directory_of(link).c_str(), &directory) != 0)
+        return;
+    constexpr mode_t shared = S_ISVTX | S_IWOTH;
+    if ((directory.st_mode & shared) != shared || own.st_uid == ::geteuid() || own.st_uid == directory.st_uid) return;
+    throw InvalidArgument("cannot use " + link.string() + ": it is a symbolic link of another user (" +
+                          std::to_string(own.st_uid) + ") in a directory that all users share; use another name");
+}
+
+}  // namespace
+
+void require_trusted_links(const std::filesystem::path& path) {
+    std::filesystem::path part;
+    for (const std::filesystem::path& name : path) {
+        part /= name;
+        require_trusted_link(part);
+    }
+}
+
+std::filesystem::path followed(const std::filesystem::path& path) {
+    constexpr int max_links = 40;  // the kernel's limit
+    std::filesystem::path name = path;
+    for (int i = 0; i < max_links; ++i) {
+        std::error_code error;
+        require_trusted_links(name);
+        if (!std::filesystem::is_symlink(name, error)) return name;
+        const std::filesystem::path target = std::filesystem::read_symlink(name, error);
+        if (error) return name;
+        name = target.is_absolute() ? target : directory_of(name) / target;
+    }
+    throw InvalidArgument("cannot write " + path.string() + ": its symbolic links form a cycle");
+}
+
+void require_replaceable(const std::filesystem::path& path) {
+    if (!path.has_filename()) {
+        throw InvalidArgument("cannot write to '" + path.string() + "': expected a file name");
+    }
+    // The rename would replace a device or a pipe, for root even /dev/null, by a file.
+    if (std::error_code ignored;
+        std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+        const char* kind = std::filesystem::is_directory(path, ignored) ? "a directory" : "not a regular file";
+        throw InvalidArgument("cannot write " + path.string() + ": it is " + kind + "; expected a file name");
+    }
+}
+
+FileIdentity identity_of(const std::filesystem::path& path) {
+    struct stat found {};
+    if (::stat(path.c_str(), &found) == 0) return {found.st_dev, found.st_ino, ""};
+    const std::filesystem::path target = followed(path);
+    if (::stat(directory_of(target).c_str(), &found) == 0) return {found.st_dev, found.st_ino, target.filename()};
+    return {0, 0, std::filesystem::absolute(target).lexically_normal()};
+}
+
 InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
-    // non-blocking, so that a pipe is refused below and not waited for
+    // non-blocking, so that a pipe is rejected below instead of waited for
     descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) {
         throw DataError(name_ + ": cannot be opened: " + reason() + "; check the name and the permissions");

@@ -1,18 +1,56 @@
-// Reading with bounds, for the file formats.
+// Files and their names: how they are opened, and how messages quote them.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
+#include <tuple>
 
 namespace lockstep::internal {
 
-/// One call that reads or writes moves at most 2 GiB on Linux.
+// File names: what they refer to, and whether it may be written.
+
+/// "No such file or directory": the text of errno.
+std::string reason();
+
+/// The directory of the name.
+std::filesystem::path directory_of(const std::filesystem::path& path);
+
+/// The path after following symbolic links, whether or not the file exists; only the last component is followed. Throws
+/// InvalidArgument for cyclic links, and for other users' links in a directory that every user may write to (/tmp).
+std::filesystem::path followed(const std::filesystem::path& path);
+
+/// Throws InvalidArgument if a part of the path is a symbolic link of another user in a directory that every user may
+/// write to.
+void require_trusted_links(const std::filesystem::path& path);
+
+/// Throws InvalidArgument unless a file may replace what exists at `path`: nothing, or a regular file.
+void require_replaceable(const std::filesystem::path& path);
+
+/// Identity of the file that a name refers to, however it is spelled: device and inode number of the file, or of the
+/// directory plus the name if the file does not exist.
+using FileIdentity = std::tuple<dev_t, ino_t, std::string>;
+FileIdentity identity_of(const std::filesystem::path& path);
+
+// Quoting of names from a file in messages.
+
+/// A name from a file, escaped for a message of one line.
+inline std::string quote(std::string_view text) {
+    constexpr std::size_t longest = 200;
+    std::string result = "'";
+    for (const char c : text.substr(0, longest)) result += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    return result + (text.size() > longest ? "...'" : "'");
+}
+
+/// Linux moves at most 2 GiB in one read or write.
 constexpr std::size_t largest_transfer = std::size_t{1} << 30;
 
-/// A regular file opened for reading. Throws DataError when it is missing or something else.
+/// A regular file opened for reading. Throws DataError if it is missing or not a regular file.
 class InputFile {
 public:
     explicit InputFile(const std::filesystem::path& path);
@@ -22,7 +60,7 @@ public:
 
     const std::string& name() const { return name_; }
     std::uint64_t size() const { return size_; }
-    /// Fills `to` from byte `offset` on, from any thread. DataError when the file ends before that.
+    /// Fills `to` from byte `offset` on; may be called from any thread. Throws DataError if the file ends before that.
     void read_at(std::uint64_t offset, std::span<std::byte> to) const;
 
 private:

@@ -11,13 +11,13 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/parallel/data/files/file_name.h"
+#include "lockstep/parallel/data/files/file.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
 namespace {
 
-/// The first line: "process 17 of host7" as the holder has written it; it may not have come to that yet.
+/// The first line: "process 17 of host7", as written by the holder; empty if it has not been written yet.
 std::string line_of(int descriptor) {
     std::array<char, 200> bytes{};
     const ssize_t count = ::pread(descriptor, bytes.data(), bytes.size(), 0);
@@ -41,7 +41,7 @@ bool is_same_file(int descriptor, const std::string& name) {
 }
 
 std::mutex& table_mutex() {
-    static auto* mutex = new std::mutex;  // stays: static objects may save
+    static auto* mutex = new std::mutex;  // never destroyed: static objects may save
     return *mutex;
 }
 
@@ -56,7 +56,7 @@ std::map<FileIdentity, std::weak_ptr<FileLock>>& table() {
 std::shared_ptr<FileLock> FileLock::acquire(const std::filesystem::path& path) {
     require_replaceable(path);
     const std::filesystem::path target = followed(path);
-    // Of the name and not of the file, which every save replaces.
+    // Locks the name and not the file, which every save replaces.
     const auto [device, directory, nothing] = identity_of(directory_of(target));
     const FileIdentity key{device, directory, target.filename()};
     const std::lock_guard guard(table_mutex());
@@ -76,7 +76,7 @@ FileLock::FileLock(const std::filesystem::path& given, const std::filesystem::pa
     const std::string text = own_name();
     if (::ftruncate(descriptor_, 0) != 0 ||
         ::pwrite(descriptor_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-        return;  // who comes now learns that somebody has it, but not who
+        return;  // another process then learns that the file is locked, but not by which process
 }
 
 bool FileLock::try_to_lock(const std::string& given) {
@@ -94,7 +94,7 @@ bool FileLock::try_to_lock(const std::string& given) {
         throw InvalidArgument("cannot write " + given + ": " + name_ +
                               " would be its lock file but has other content; use another file");
     }
-    // Its holder may have removed it in between.
+    // The previous holder may have removed it in between.
     if (!is_same_file(opened, name_)) {
         ::close(opened);
         return false;

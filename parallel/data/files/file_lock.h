@@ -1,4 +1,4 @@
-// One process at a time writes a file, or a pair of files.
+// Lock that lets only one process at a time write a file, or a pair of files.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ public:
 
 private:
     FileLock(const std::filesystem::path& given, const std::filesystem::path& target);
-    /// False when what was locked is not what bears the name any more.
+    /// Returns false if the locked file no longer has the name.
     bool try_to_lock(const std::string& given);
 
     std::string name_;

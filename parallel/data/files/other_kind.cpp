@@ -6,10 +6,28 @@
 #include <array>
 #include <cctype>
 #include <span>
+#include <string_view>
 
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
+
+TorchFile torch_file(const InputFile& file) {
+    std::array<char, 9> start{};
+    if (file.size() < start.size()) return TorchFile::none;
+    file.read_at(0, std::as_writable_bytes(std::span(start)));
+    if (start.back() == '{') return TorchFile::none;
+    if (std::string_view(start.data(), start.size()).starts_with("PK\x03\x04")) return TorchFile::archive;
+    return start[0] == '\x80' && start[1] >= '\x02' && start[1] <= '\x05' ? TorchFile::legacy : TorchFile::none;
+}
+
+void refuse_legacy(const InputFile& file) {
+    throw DataError(file.name() +
+                    ": offset 0: this is a file of torch.save of PyTorch before 1.6, or another pickle; convert it in "
+                    "Python: torch.save(torch.load('" +
+                    file.name() + "', map_location='cpu', weights_only=True), 'new.pth')");
+}
+
 namespace {
 
 using namespace std::string_view_literals;
@@ -61,7 +79,7 @@ std::string first_text(const InputFile& file) {
     return text;
 }
 
-/// Without a byte order mark and blanks; small letters.
+/// The text in lower case, without byte order mark and blanks.
 std::string without_blanks(std::string_view text) {
     if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
     text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
@@ -71,7 +89,7 @@ std::string without_blanks(std::string_view text) {
     return small;
 }
 
-/// A version of the format, then the name of the program that wrote it: protocol buffers have no other mark.
+/// A version of the format, then the name of the program that wrote it: protocol buffers have no other signature.
 bool is_onnx(std::string_view text) {
     return text.size() > 4 && text[0] == '\x08' && text[1] < '\x20' && text[2] == '\x12' && text[3] > 0 &&
            text[3] < '\x40' && text.size() > 4U + static_cast<unsigned char>(text[3]) &&

@@ -10,11 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/parallel/data/files/in_quotes.h"
+#include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/other_kind.h"
-#include "lockstep/parallel/data/files/safetensors_format.h"
-#include "lockstep/parallel/data/files/shape_bytes.h"
-#include "lockstep/parallel/data/files/torch_file.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
@@ -33,13 +31,13 @@ struct ByteRange {
     auto operator<=>(const ByteRange&) const = default;
 };
 
-/// Hears of every token of the header once: no tree of it is ever built.
+/// Receives every token of the header once. No tree is ever built.
 class HeaderListener : public nlohmann::json_sax<Json> {
 public:
     HeaderListener(const InputFile& file, std::uint64_t data_start, SafetensorsHeader& header)
         : file_(file), data_start_(data_start), header_(header) {}
 
-    /// Where tensors of dtypes lie that Lockstep has not.
+    /// Ranges of tensors with unsupported dtypes.
     const std::vector<ByteRange>& other_ranges() const { return other_ranges_; }
 
     bool null() override { return is_ignored() || (where_ == Where::root && key_ == metadata_key) || other_value(); }
@@ -122,7 +120,7 @@ public:
                  : value == "shape"        ? Field::shape
                  : value == "data_offsets" ? Field::offsets
                                            : Field::unknown;
-        if (field_ == Field::unknown) {  // what others have added
+        if (field_ == Field::unknown) {  // a key of another program
             ignores_next_ = true;
             return true;
         }
@@ -140,21 +138,21 @@ private:
     enum class Where : std::uint8_t { nowhere, root, metadata, tensor, shape, offsets, skipped };
     enum class Field : std::uint8_t { dtype, shape, offsets, unknown };
 
-    std::string of_tensor(const std::string& what) const { return "tensor " + in_quotes(current_.name) + ": " + what; }
-    /// What is wrong with one tensor's description; what is reported is the header as a whole.
+    std::string of_tensor(const std::string& what) const { return "tensor " + quote(current_.name) + ": " + what; }
+    /// Reports an error in one tensor's description, at the position of the header as a whole.
     [[noreturn]] void refuse_tensor(const std::string& what) const { refuse(file_, prefix_bytes, of_tensor(what)); }
     [[noreturn]] void refuse_description() const {
         refuse_tensor("its description is not dtype, shape and data_offsets");
     }
     [[noreturn]] void refuse_repeated(std::string_view name) const {
-        refuse(file_, prefix_bytes, "the name " + in_quotes(name) + " is repeated");
+        refuse(file_, prefix_bytes, "the name " + quote(name) + " is repeated");
     }
     [[noreturn]] void refuse_count() const { refuse(file_, prefix_bytes, complaint_here()); }
 
-    /// What is wrong with a value that is not of the kind that belongs here.
+    /// The error for a value of the wrong kind.
     std::string complaint_here() const {
         switch (where_) {
-            case Where::metadata: return "__metadata__ " + in_quotes(key_) + " is not a string";
+            case Where::metadata: return "__metadata__ " + quote(key_) + " is not a string";
             case Where::tensor:
                 return of_tensor(field_ == Field::dtype   ? "its dtype is not a string"
                                  : field_ == Field::shape ? "its shape is not a list"
@@ -168,7 +166,7 @@ private:
             case Where::skipped: break;
         }
         if (key_ == metadata_key) return "__metadata__ is not a JSON object";
-        return "tensor " + in_quotes(key_) + ": its description is not dtype, shape and data_offsets";
+        return "tensor " + quote(key_) + ": its description is not dtype, shape and data_offsets";
     }
 
     /// Whether a value belongs to a key of a tensor's description that the format does not have.
@@ -191,7 +189,7 @@ private:
         ++depth_;
     }
 
-    /// An object or a list where none belongs: refused at its end, unless it turns out to be nested too deeply.
+    /// Skips a misplaced object or list. It is refused at its end, unless it is nested too deeply.
     void skip() {
         if (where_ == Where::skipped) return;
         complaint_ = complaint_here();
@@ -251,14 +249,14 @@ private:
     bool has_metadata_ = false;
     std::string key_, complaint_;
     SafetensorsEntry current_;
-    std::string type_;  // of `current_`, where Lockstep has none of it
+    std::string type_;  // name of `current_`'s dtype, if it is unsupported
     std::vector<std::int64_t> offsets_;
     unsigned fields_ = 0;
 };
 
 constexpr std::string_view expected = "a safetensors file or one of torch.save";
 
-/// Files of torch.save, which begin with what would be a much too long header.
+/// Refuses files of torch.save, whose first bytes would be a much too long header.
 void refuse_torch_save(const InputFile& file) {
     const TorchFile kind = torch_file(file);
     if (kind == TorchFile::legacy) refuse_legacy(file);
@@ -268,7 +266,7 @@ void refuse_torch_save(const InputFile& file) {
             ": offset 0: this is a file of torch.save, not a safetensors file; use PthFile, or load, which reads both");
 }
 
-/// Brings entries in the order of their data.
+/// Sorts entries by the offset of their data.
 void sort_by_offset(std::vector<SafetensorsEntry>& entries) {
     const auto before = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
         return std::tie(a.offset, a.bytes) < std::tie(b.offset, b.bytes);
@@ -277,7 +275,7 @@ void sort_by_offset(std::vector<SafetensorsEntry>& entries) {
         std::stable_sort(entries.begin(), entries.end(), before);
 }
 
-/// Refuses gaps, overlaps and what lies after the last tensor.
+/// Refuses gaps, overlaps and data after the last tensor.
 void require_cover(const InputFile& file, std::uint64_t data_start, const std::vector<SafetensorsEntry>& entries,
                    const std::vector<ByteRange>& other_ranges) {
     std::vector<ByteRange> all = other_ranges;
@@ -290,7 +288,7 @@ void require_cover(const InputFile& file, std::uint64_t data_start, const std::v
                 return candidate.offset == range.offset && candidate.bytes == range.bytes;
             });
             refuse(file, range.offset,
-                   (entry != entries.end() ? "tensor " + in_quotes(entry->name) : "a tensor") +
+                   (entry != entries.end() ? "tensor " + quote(entry->name) : "a tensor") +
                        " begins here, but the one before it ends at " + std::to_string(next) +
                        (range.offset < next ? " (overlap)" : " (gap)"));
         }
@@ -305,7 +303,7 @@ void note_names(const InputFile& file, SafetensorsHeader& header) {
     header.by_name.reserve(header.entries.size());
     for (const SafetensorsEntry& entry : header.entries)
         if (!header.by_name.emplace(entry.name, &entry).second || header.unsupported.contains(entry.name))
-            refuse(file, prefix_bytes, "the name " + in_quotes(entry.name) + " is repeated");
+            refuse(file, prefix_bytes, "the name " + quote(entry.name) + " is repeated");
 }
 
 }  // namespace
@@ -327,7 +325,7 @@ SafetensorsHeader read_safetensors_header(const InputFile& file) {
     }
     std::string text(static_cast<std::size_t>(length), '\0');
     file.read_at(prefix_bytes, std::as_writable_bytes(std::span(text)));
-    // nlohmann's parser takes a 0 for the end of the text
+    // nlohmann's parser treats a 0 as the end of the text
     if (const std::size_t zero = text.find('\0'); zero != std::string::npos)
         refuse(file, prefix_bytes + zero, "the header holds a zero byte");
     if (text.empty() || text.front() != '{') refuse(file, prefix_bytes, "the header does not begin with '{'");

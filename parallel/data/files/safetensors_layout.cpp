@@ -7,10 +7,9 @@
 #include <optional>
 #include <unordered_set>
 
-#include "lockstep/parallel/data/files/in_quotes.h"
-#include "lockstep/parallel/data/files/safetensors_format.h"
+#include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
-#include "lockstep/parallel/data/files/shape_bytes.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
@@ -68,16 +67,15 @@ SafetensorsLayout lay_out_safetensors(const std::filesystem::path& path, const s
         if (tensor.name.empty()) refuse_to_write(path, "a tensor has no name");
         if (tensor.name == metadata_key) refuse_to_write(path, "the tensor name __metadata__ is reserved");
         if (!names.insert(tensor.name).second) {
-            refuse_to_write(path, "two tensors are called " + in_quotes(tensor.name) + "; expected unique names");
+            refuse_to_write(path, "two tensors are called " + quote(tensor.name) + "; expected unique names");
         }
         const bool negative = std::any_of(tensor.shape.begin(), tensor.shape.end(), [](auto d) { return d < 0; });
         const auto bytes = negative ? std::nullopt : shape_bytes(tensor.shape, size_of(tensor.dtype));
         if (!bytes) {
-            refuse_to_write(path, "tensor " + in_quotes(tensor.name) + " has a negative or overflowing shape");
+            refuse_to_write(path, "tensor " + quote(tensor.name) + " has a negative or overflowing shape");
         }
         if (tensor.data == nullptr && *bytes != 0) {
-            refuse_to_write(path,
-                            "tensor " + in_quotes(tensor.name) + " has null data; expected a pointer to host memory");
+            refuse_to_write(path, "tensor " + quote(tensor.name) + " has null data; expected a pointer to host memory");
         }
         layout.order.push_back(&tensor);
     }
@@ -90,7 +88,7 @@ SafetensorsLayout lay_out_safetensors(const std::filesystem::path& path, const s
     return layout;
 }
 
-void put_out(const SafetensorsLayout& layout, const std::function<void(std::span<const std::byte>)>& put) {
+void write_tensors(const SafetensorsLayout& layout, const std::function<void(std::span<const std::byte>)>& put) {
     put(std::as_bytes(std::span(layout.header)));
     for (std::size_t i = 0; i < layout.order.size(); ++i)
         put({static_cast<const std::byte*>(layout.order[i]->data), static_cast<std::size_t>(layout.sizes[i])});

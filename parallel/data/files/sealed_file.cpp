@@ -5,14 +5,14 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/parallel/data/files/digest.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
+#include "lockstep/runtime/internal/digest.h"
 
 namespace lockstep::internal {
 namespace {
 
-/// A sealed file begins with the length of its header and this; then comes the checksum of the whole file with zeros in
-/// the checksum's own place.
+/// A sealed file begins with the length of its header and this text. The checksum of the whole file follows, computed
+/// with zeros in its own place.
 constexpr std::string_view opening = R"({"__metadata__":{"checksum":")";
 constexpr const char* checksum_key = "checksum";
 constexpr std::uint64_t opening_at = 8, seal_at = opening_at + opening.size();
@@ -25,9 +25,9 @@ const std::string& no_seal() {
 
 void write_sealed(AtomicFile& file, const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                   SafetensorsMetadata metadata) {
-    metadata[checksum_key] = no_seal();  // the first of the keys that are used here, which are written in order
+    metadata[checksum_key] = no_seal();  // the first of the keys in use, which are written in order
     Digest digest;
-    put_out(lay_out_safetensors(path, tensors, metadata), [&](std::span<const std::byte> bytes) {
+    write_tensors(lay_out_safetensors(path, tensors, metadata), [&](std::span<const std::byte> bytes) {
         digest.add(bytes);
         file.write(bytes);
     });

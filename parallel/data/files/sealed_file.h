@@ -11,8 +11,8 @@
 
 namespace lockstep::internal {
 
-/// Writes tensors, metadata and the checksum of all that to `file`; commit() is the caller's. `path` is for messages.
-/// Throws as write_safetensors does.
+/// Writes tensors, metadata and their checksum to `file`; the caller calls commit(). `path` is for messages. Throws as
+/// write_safetensors.
 void write_sealed(AtomicFile& file, const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                   SafetensorsMetadata metadata);
 

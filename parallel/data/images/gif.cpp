@@ -1,4 +1,4 @@
-// GIF by giflib: the first frame, on the screen it belongs to.
+// GIF by giflib: the first frame, on its screen.
 #include <gif_lib.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace lockstep::internal {
 namespace {
 
-/// A code of at least 8 bits in the long run stands for at most the 4096 pixels that the table can chain.
+/// In the long run a code has at least 8 bits and encodes at most the 4096 pixels that the table can chain.
 constexpr std::uint64_t gif_pixels_per_byte = 4096;
 
 using Colours = std::vector<std::array<std::uint8_t, 3>>;
@@ -22,7 +22,7 @@ std::string why_gif_failed(int error) {
     return reason != nullptr ? reason : "no reason given";
 }
 
-/// Every index is its own grey.
+/// Whether every index is its own grey level.
 bool is_ramp_of_greys(const Colours& colours) {
     for (std::size_t i = 0; i < colours.size(); ++i)
         if (colours[i][0] != i || colours[i][1] != i || colours[i][2] != i) return false;
@@ -49,12 +49,12 @@ public:
 
     ImageHeader header() const {
         const GifImageDesc& frame = gif_->Image;
-        require_honest_size(file_, offset_, frame.Width, frame.Height, gif_pixels_per_byte);
-        // A frame that is larger than its screen makes that grow, as in Pillow.
+        require_plausible_size(file_, offset_, frame.Width, frame.Height, gif_pixels_per_byte);
+        // A frame that is larger than its screen enlarges the screen, as in Pillow.
         const ImageHeader header{std::max(gif_->SHeight, frame.Top + frame.Height),
                                  std::max(gif_->SWidth, frame.Left + frame.Width),
                                  is_ramp_of_greys(colours_) ? ImageMode::grey : ImageMode::palette, 8};
-        require_honest_size(file_, offset_, header.width, header.height, gif_pixels_per_byte);
+        require_plausible_size(file_, offset_, header.width, header.height, gif_pixels_per_byte);
         return header;
     }
 
@@ -106,7 +106,7 @@ private:
         if (gif_->Image.Width < 1 || gif_->Image.Height < 1)
             refuse_image(file_.name, offset_, "the GIF cannot be read: its first frame has no pixels");
     }
-    /// What lies outside of the frame is transparent, where there is an index for that.
+    /// Pixels outside the frame are transparent, if the file has an index for that.
     void read_extension() {
         int code = 0;
         GifByteType* block = nullptr;
@@ -130,7 +130,7 @@ struct FreeColours {
     void operator()(ColorMapObject* map) const { GifFreeMapObject(map); }
 };
 
-/// 2, 4, ... 256 of them, as the format wants.
+/// 2, 4, ... 256 colours, as the format requires.
 std::unique_ptr<ColorMapObject, FreeColours> colours_for_gif(const HostImage& image) {
     std::array<GifColorType, 256> colours{};
     int count = 256;
@@ -147,8 +147,6 @@ std::unique_ptr<ColorMapObject, FreeColours> colours_for_gif(const HostImage& im
     return std::unique_ptr<ColorMapObject, FreeColours>(GifMakeMapObject(count, colours.data()));
 }
 
-}  // namespace
-
 ImageHeader read_gif_header(const ImageBytes& file) { return GifReader(file).header(); }
 
 HostImage read_gif(const ImageBytes& file) {
@@ -158,7 +156,7 @@ HostImage read_gif(const ImageBytes& file) {
     return image;
 }
 
-std::vector<std::byte> gif_bytes(const std::string& name, const HostImage& image) {
+std::vector<std::byte> gif_bytes(const std::string& name, const HostImage& image, int /*quality*/) {
     std::vector<std::byte> bytes;
     const auto refuse = [&](int error) { fail_to_write(name, "GIF", why_gif_failed(error)); };
     int error = 0;
@@ -191,5 +189,9 @@ std::vector<std::byte> gif_bytes(const std::string& name, const HostImage& image
     if (!good || !closed) refuse(good ? closing_error : error);
     return bytes;
 }
+
+}  // namespace
+
+ImageCodec gif_codec() { return {read_gif_header, read_gif, gif_bytes}; }
 
 }  // namespace lockstep::internal

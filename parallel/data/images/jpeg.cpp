@@ -1,5 +1,5 @@
 // JPEG by libjpeg-turbo, with its defaults, as Pillow uses it.
-#include <cstdio>  // jpeglib.h wants it before
+#include <cstdio>  // jpeglib.h requires it
 
 #include <jerror.h>
 #include <jpeglib.h>
@@ -19,16 +19,16 @@ namespace {
 /// A block of 8 x 8 pixels takes at least one bit.
 constexpr std::uint64_t jpeg_pixels_per_byte = 512;
 /// The coefficients of a file with several scans are all in memory before the first pixel, 6 bytes per pixel. Beyond
-/// this many pixels such a file must have the length of a picture.
-constexpr std::uint64_t many_pixels = std::uint64_t{1} << 26, most_pixels_per_byte_of_many = 64;
+/// this many pixels such a file must have a plausible length.
+constexpr std::uint64_t many_pixels = std::uint64_t{1} << 26, max_pixels_per_byte_of_many = 64;
 
-/// A scan of a few bytes costs a pass over the whole image; encoders make about ten of them. The budget is ten passes
-/// over 100 million pixels, and one pass more over the pixels that each byte can stand for.
+/// A scan of a few bytes costs a pass over the whole image; encoders write about ten scans. The budget is ten passes
+/// over 100 million pixels, plus one pass over the pixels that each byte can encode.
 constexpr std::uint64_t free_scanned_pixels = 1'000'000'000;
-constexpr std::uint64_t most_scans_of_any = 500;
+constexpr std::uint64_t max_scans_of_any = 500;
 struct ScanLimit {
-    jpeg_progress_mgr manager{};  // first: the library knows this part alone
-    int most_scans = 0;
+    jpeg_progress_mgr manager{};  // first, because the library only knows this part
+    int max_scans = 0;
 };
 
 [[noreturn]] void jpeg_failed(j_common_ptr info) {
@@ -37,23 +37,23 @@ struct ScanLimit {
     static_cast<LibraryCalls*>(info->client_data)->fail(message.data());
 }
 
-/// Warnings are let pass, as Pillow does, but not that the file ends too early: the library would make up the rest.
+/// Ignores warnings, as Pillow does, except that the file ends too early: the library would invent the rest.
 void jpeg_warned(j_common_ptr info, int level) {
     if (level < 0 && info->err->msg_code == JWRN_JPEG_EOF)
         static_cast<LibraryCalls*>(info->client_data)->fail("the file ends too early");
 }
 
-void jpeg_says_nothing(j_common_ptr) {}
+void ignore_jpeg_message(j_common_ptr) {}
 
 void count_jpeg_scans(j_common_ptr info) {
-    const int most = reinterpret_cast<const ScanLimit*>(info->progress)->most_scans;
+    const int most = reinterpret_cast<const ScanLimit*>(info->progress)->max_scans;
     if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= most) return;
     std::array<char, 80> message{};
     std::snprintf(message.data(), message.size(), "it has more than %d scans, too many for its size", most);
     static_cast<LibraryCalls*>(info->client_data)->fail(message.data());
 }
 
-/// EXIF's orientation in the data of an APP1 marker: 1 to 8, or 1 for a marker that says nothing of it.
+/// EXIF's orientation in the data of an APP1 marker: 1 to 8, or 1 if the marker does not contain it.
 int orientation_in(std::span<const unsigned char> marker) {
     constexpr std::size_t tiff = 6;  // after "Exif\0\0"
     constexpr unsigned orientation_tag = 0x0112;
@@ -79,7 +79,7 @@ void set_jpeg_errors(jpeg_error_mgr& errors) {
     jpeg_std_error(&errors);
     errors.error_exit = jpeg_failed;
     errors.emit_message = jpeg_warned;
-    errors.output_message = jpeg_says_nothing;
+    errors.output_message = ignore_jpeg_message;
 }
 
 class JpegReader {
@@ -106,8 +106,8 @@ public:
             refuse_image(file_.name, at, message);
         }
         const std::uint64_t pixels = std::max<std::uint64_t>(std::uint64_t{info_.image_width} * info_.image_height, 1);
-        limit_.most_scans = static_cast<int>(
-            std::min((free_scanned_pixels + jpeg_pixels_per_byte * file_.file_size) / pixels + 1, most_scans_of_any));
+        limit_.max_scans = static_cast<int>(
+            std::min((free_scanned_pixels + jpeg_pixels_per_byte * file_.file_size) / pixels + 1, max_scans_of_any));
     }
     ~JpegReader() { jpeg_destroy_decompress(&info_); }
     JpegReader(const JpegReader&) = delete;
@@ -121,8 +121,8 @@ public:
                                                    : "its colours are neither grey nor RGB nor YCbCr");
         const bool all_at_once = std::uint64_t{info_.image_width} * info_.image_height > many_pixels &&
                                  jpeg_has_multiple_scans(const_cast<jpeg_decompress_struct*>(&info_)) != FALSE;
-        require_honest_size(file_, offset(), info_.image_width, info_.image_height,
-                            all_at_once ? most_pixels_per_byte_of_many : jpeg_pixels_per_byte);
+        require_plausible_size(file_, offset(), info_.image_width, info_.image_height,
+                               all_at_once ? max_pixels_per_byte_of_many : jpeg_pixels_per_byte);
         return {info_.image_height, info_.image_width, colour ? ImageMode::rgb : ImageMode::grey, 8, orientation()};
     }
 
@@ -146,7 +146,7 @@ private:
         return 1;
     }
     std::string refusal() const { return std::string("the JPEG cannot be read: ") + calls_.message(); }
-    /// How far the library had come.
+    /// Offset that the library has reached.
     std::uint64_t offset() const {
         const bool inside = info_.src != nullptr && info_.src->bytes_in_buffer <= file_.bytes.size();
         return inside ? file_.bytes.size() - info_.src->bytes_in_buffer : 0;
@@ -166,10 +166,10 @@ public:
         info_.err = &errors_;
         info_.client_data = &calls_;
         to_.writer = this;
-        to_.manager.init_destination = [](j_compress_ptr info) { writer_of(info).offer_room(); };
+        to_.manager.init_destination = [](j_compress_ptr info) { writer_of(info).offer_buffer(); };
         to_.manager.empty_output_buffer = [](j_compress_ptr info) -> boolean {
             writer_of(info).take(writer_of(info).room_.size());
-            writer_of(info).offer_room();
+            writer_of(info).offer_buffer();
             return TRUE;
         };
         to_.manager.term_destination = [](j_compress_ptr info) {
@@ -204,11 +204,11 @@ public:
 
 private:
     struct Destination {
-        jpeg_destination_mgr manager{};  // first: the library knows this part alone
+        jpeg_destination_mgr manager{};  // first, because the library only knows this part
         JpegWriter* writer = nullptr;
     };
     static JpegWriter& writer_of(j_compress_ptr info) { return *reinterpret_cast<Destination*>(info->dest)->writer; }
-    void offer_room() {
+    void offer_buffer() {
         to_.manager.next_output_byte = room_.data();
         to_.manager.free_in_buffer = room_.size();
     }
@@ -231,8 +231,6 @@ private:
     std::vector<std::byte> bytes_;
 };
 
-}  // namespace
-
 ImageHeader read_jpeg_header(const ImageBytes& file) { return JpegReader(file).header(); }
 
 HostImage read_jpeg(const ImageBytes& file) {
@@ -247,5 +245,9 @@ std::vector<std::byte> jpeg_bytes(const std::string& name, const HostImage& imag
     if (!writer.write(image, quality)) fail_to_write(name, "JPEG", writer.message());
     return writer.take_bytes();
 }
+
+}  // namespace
+
+ImageCodec jpeg_codec() { return {read_jpeg_header, read_jpeg, jpeg_bytes}; }
 
 }  // namespace lockstep::internal

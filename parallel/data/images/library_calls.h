@@ -1,4 +1,4 @@
-// Calls to C libraries that report errors by a jump.
+// Calls to C libraries that report errors by longjmp.
 #pragma once
 
 #include <csetjmp>
@@ -6,14 +6,14 @@
 
 namespace lockstep::internal {
 
-/// libjpeg and libpng want an error callback that does not return. It calls fail(), which jumps back to succeeds():
-/// across frames of the library and of `body`, in which therefore nothing may live that has a destructor.
+/// libjpeg and libpng require an error callback that does not return. It calls fail(), which jumps back to succeeds(),
+/// across frames of the library and of `body`. These frames must therefore not contain objects with destructors.
 class LibraryCalls {
 public:
     /// Whether `body` ran to its end; otherwise message() has the error.
     template <class Body>
     bool succeeds(Body body) {
-        if (setjmp(back_) != 0) return false;  // NOLINT(cert-err52-cpp): the libraries know no other way
+        if (setjmp(back_) != 0) return false;  // NOLINT(cert-err52-cpp): the libraries require it
         body();
         return true;
     }

@@ -11,7 +11,7 @@
 namespace lockstep::internal {
 namespace {
 
-/// deflate's best: 258 bytes for two bits; and 8 pixels in a byte.
+/// Maximum compression of deflate: 258 bytes in two bits, with 8 pixels in a byte.
 constexpr std::uint64_t png_pixels_per_byte = 1032 * 8;
 
 [[noreturn]] void png_failed(png_structp png, png_const_charp message) {
@@ -40,7 +40,8 @@ int png_type_of(ImageMode mode) {
     return PNG_COLOR_TYPE_RGB;
 }
 
-/// Of a row with 16 bits per channel the upper 8, and the largest value that is not alpha.
+/// Stores the upper 8 bits of each value of a row with 16 bits per channel, and records the largest value that is not
+/// alpha.
 void take_upper_bytes(png_structp png, png_row_infop row, png_bytep levels) {
     auto& peak = *static_cast<std::uint16_t*>(png_get_user_transform_ptr(png));
     const std::size_t channels = row->channels, count = channels * row->width;
@@ -52,7 +53,7 @@ void take_upper_bytes(png_structp png, png_row_infop row, png_bytep levels) {
     }
 }
 
-/// Addresses of the rows, as the library wants them.
+/// Addresses of the rows, as the library requires.
 std::vector<png_bytep> rows_of(std::uint8_t* pixels, const HostImage& image) {
     std::vector<png_bytep> rows(static_cast<std::size_t>(image.height));
     const auto row_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels());
@@ -72,7 +73,7 @@ public:
             if (png_ == nullptr) calls_.fail("libpng cannot be started");
             info_ = png_create_info_struct(png_);
             if (info_ == nullptr) calls_.fail("libpng cannot be started");
-            // Texts and colour profiles are skipped: a compressed one of 8 KB takes 8 MB.
+            // Text and colour profiles are skipped: 8 KB can decompress to 8 MB.
             png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
             png_set_read_fn(png_, this, [](png_structp png, png_bytep to, std::size_t count) {
                 static_cast<PngReader*>(png_get_io_ptr(png))->give(to, count);
@@ -92,7 +93,7 @@ public:
         const ImageHeader header{png_get_image_height(png_, info_), png_get_image_width(png_, info_),
                                  mode_of_png(png_get_color_type(png_, info_)), png_get_bit_depth(png_, info_)};
         const auto pixel_bits = static_cast<std::uint64_t>(header.bits * channels_of(header.mode));
-        require_honest_size(file_, offset_, header.width, header.height, png_pixels_per_byte / pixel_bits);
+        require_plausible_size(file_, offset_, header.width, header.height, png_pixels_per_byte / pixel_bits);
         return header;
     }
 
@@ -192,8 +193,6 @@ private:
     std::vector<std::byte> bytes_;
 };
 
-}  // namespace
-
 ImageHeader read_png_header(const ImageBytes& file) { return PngReader(file).header(); }
 
 HostImage read_png(const ImageBytes& file) {
@@ -203,10 +202,14 @@ HostImage read_png(const ImageBytes& file) {
     return image;
 }
 
-std::vector<std::byte> png_bytes(const std::string& name, const HostImage& image) {
+std::vector<std::byte> png_bytes(const std::string& name, const HostImage& image, int /*quality*/) {
     PngWriter writer;
     if (!writer.write(image)) fail_to_write(name, "PNG", writer.message());
     return writer.take_bytes();
 }
+
+}  // namespace
+
+ImageCodec png_codec() { return {read_png_header, read_png, png_bytes}; }
 
 }  // namespace lockstep::internal

@@ -7,8 +7,8 @@
 namespace lockstep::internal {
 namespace {
 
-// Weights are whole numbers of 2^-22: with 8-bit pixels and a filter whose weights add up to little more than 1 in
-// absolute value, sums fit in 32 bits.
+// Weights are multiples of 2^-22: with 8-bit pixels and a filter whose absolute weights add up to little more than 1,
+// sums fit in 32 bits.
 constexpr int weight_bits = 22;
 constexpr std::int32_t half_a_level = 1 << (weight_bits - 1);
 
@@ -25,19 +25,19 @@ double bicubic_filter(double x) {
     return 0;
 }
 
-/// Which old pixels make a new one, and their weights, for all new pixels of a row or column.
+/// The old pixels that each new pixel of a row or column is computed from, and their weights.
 struct FilterWindows {
     struct Window {
         std::size_t first, count;
     };
     std::vector<Window> windows;
-    std::size_t stride = 0;             ///< from the weights of one window to those of the next
+    std::size_t stride = 0;             ///< distance between the weights of two windows
     std::vector<std::int32_t> weights;  ///< (windows, stride)
 
     FilterWindows(std::size_t from, std::size_t to, ResamplingFilter filter) : windows(to) {
         const auto value = filter == ResamplingFilter::bicubic ? bicubic_filter : bilinear_filter;
         const double scale = static_cast<double>(from) / static_cast<double>(to);
-        const double stretch = std::max(scale, 1.0);  // shrinking, the filter covers a whole new pixel
+        const double stretch = std::max(scale, 1.0);  // when shrinking, the filter covers a whole new pixel
         const double support = (filter == ResamplingFilter::bicubic ? 2.0 : 1.0) * stretch;
         stride = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;
         weights.resize(to * stride);
@@ -91,7 +91,7 @@ RowResampling row_resampling_for(int channels) {
 std::vector<std::uint8_t> resample_columns(std::span<const std::uint8_t> rows, std::size_t length,
                                            const FilterWindows& along) {
     std::vector<std::uint8_t> to(along.windows.size() * length);
-    constexpr std::size_t piece = 2048;  // sums that stay in the first cache
+    constexpr std::size_t piece = 2048;  // sums that fit in the first-level cache
     std::array<std::int32_t, piece> sums;
     for (std::size_t i = 0; i < along.windows.size(); ++i) {
         const auto [first, count] = along.windows[i];
@@ -111,7 +111,7 @@ std::vector<std::uint8_t> resample_columns(std::span<const std::uint8_t> rows, s
     return to;
 }
 
-/// Added up as Pillow does: where a centre falls on the edge of a pixel, rounding decides.
+/// Accumulated as in Pillow: if a centre is on the edge of a pixel, rounding decides.
 std::vector<std::size_t> nearest_places(std::size_t from, std::size_t to) {
     std::vector<std::size_t> places(to);
     const double scale = static_cast<double>(from) / static_cast<double>(to);

@@ -19,7 +19,7 @@ enum class ResamplingFilter : std::uint8_t { bilinear, bicubic };
 std::vector<std::uint8_t> resample(std::span<const std::uint8_t> pixels, PixelGrid from, PixelGrid to, int channels,
                                    ResamplingFilter filter);
 
-/// The same by picking pixels.
+/// As `resample`, by selecting the nearest pixels.
 std::vector<std::uint8_t> pick_nearest(std::span<const std::uint8_t> pixels, PixelGrid from, PixelGrid to,
                                        std::size_t channels);
 

@@ -8,7 +8,7 @@ BatchReader::BatchReader(std::shared_ptr<const detail::RowSource> source, int wo
     : source_(std::move(source)), slots_(slots) {
     try {
         for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { serve(); });
-    } catch (...) {  // the system has no more threads: those that run must end before the members go
+    } catch (...) {  // the system refuses more threads: the running ones must end before the members are destroyed
         {
             const std::scoped_lock lock(mutex_);
             stop_ = true;

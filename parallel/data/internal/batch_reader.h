@@ -1,4 +1,4 @@
-// Worker threads that read rows into host memory. They touch no device.
+// Worker threads that read rows into host memory. They access no device.
 #pragma once
 
 #include <condition_variable>
@@ -18,22 +18,22 @@ namespace lockstep::internal {
 
 class BatchReader {
 public:
-    /// `slots` pieces of memory may be filled at the same time.
+    /// Up to `slots` pieces of memory are filled at the same time.
     BatchReader(std::shared_ptr<const detail::RowSource> source, int workers, std::size_t slots);
     ~BatchReader();
     BatchReader(const BatchReader&) = delete;
     BatchReader& operator=(const BatchReader&) = delete;
 
-    /// Has `rows` of that epoch read to `to` (one address a field); both stay until the slot is filled. Without workers
-    /// it is read at once.
+    /// Starts reading `rows` of that epoch into `to` (one address per field); both must stay valid until the slot is
+    /// filled. Without workers it reads at once.
     void fill(std::size_t slot, std::span<const std::int64_t> rows, std::span<std::byte* const> to, EpochKey epoch);
-    /// It is filled, without an error.
+    /// Whether it is filled, without an error.
     bool ready(std::size_t slot);
-    /// Waits for the slot; rethrows what reading threw.
+    /// Waits for the slot; rethrows exceptions of reading.
     void wait(std::size_t slot);
-    /// Forgets what has not begun, waits for the rest.
+    /// Discards requests that have not begun, and waits for the others.
     void cancel() noexcept;
-    /// The caller is one of its threads: what it reads has called exit().
+    /// Whether the caller is one of its threads, because code called for reading has called exit().
     bool is_reading_here() const;
 
 private:

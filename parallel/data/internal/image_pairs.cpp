@@ -3,15 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <limits>
 #include <map>
+#include <mutex>
 #include <system_error>
+#include <thread>
+#include <vector>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
 
 namespace lockstep::internal {
 namespace {
 
-/// Files by their name without the last extension.
+/// Files by name without the last extension.
 using FilesByStem = std::map<std::string, std::vector<std::filesystem::path>>;
 
 FilesByStem files_in(const std::filesystem::path& folder, const char* what) {
@@ -55,7 +62,7 @@ bool has_combining_marks(const std::string& name) {
     return false;
 }
 
-/// One may be the other with letters and their marks apart (Unicode's NFD beside NFC).
+/// Whether one may be the other with letters and marks as separate characters (Unicode's NFD and NFC).
 bool may_look_alike(const std::string& a, const std::string& b) {
     if (has_combining_marks(a) == has_combining_marks(b)) return false;
     const std::string& apart = has_combining_marks(a) ? a : b;
@@ -67,7 +74,7 @@ bool may_look_alike(const std::string& a, const std::string& b) {
     return at == fewer.size() && letters.size() > fewer.size();
 }
 
-/// What the folder has instead of a mask for `stem`.
+/// The files that the folder has instead of a mask for `stem`.
 std::string found_instead(const std::string& stem, const std::string& suffix, const FilesByStem& masks) {
     for (const auto& [name, paths] : masks)
         if (may_look_alike(name, stem + suffix) || may_look_alike(name, stem))
@@ -110,6 +117,40 @@ std::vector<ImagePair> find_image_pairs(const std::filesystem::path& images, con
         pairs.push_back({paths[0], mask->second[0]});
     }
     return pairs;
+}
+
+void for_each_row(std::int64_t count, int threads, const std::function<void(std::int64_t)>& body) {
+    std::atomic<std::int64_t> next{0};
+    std::atomic<bool> stop{false};
+    std::mutex mutex;
+    std::int64_t failed_row = std::numeric_limits<std::int64_t>::max();
+    std::exception_ptr failure;
+    const auto work = [&]() noexcept {
+        while (!stop) {
+            const std::int64_t row = next++;
+            if (row >= count) return;
+            try {
+                body(row);
+            } catch (...) {
+                stop = true;
+                const std::scoped_lock lock(mutex);
+                if (row < failed_row) {
+                    failed_row = row;
+                    failure = std::current_exception();
+                }
+            }
+        }
+    };
+    {
+        std::vector<std::jthread> helpers;
+        const std::int64_t wanted = std::min<std::int64_t>(threads > 0 ? threads : usable_cores(), count);
+        try {
+            while (std::ssize(helpers) + 1 < wanted) helpers.emplace_back(work);
+        } catch (const std::system_error&) {  // the system refuses more threads: the running ones do the work
+        }
+        work();
+    }
+    if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace lockstep::internal

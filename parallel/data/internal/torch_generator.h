@@ -1,4 +1,4 @@
-// The numbers that PyTorch's CPU generator gives, and what PyTorch makes of them.
+// The numbers of PyTorch's CPU generator, and the values that PyTorch derives from them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// torch.Generator().manual_seed(seed): calls in the same order give PyTorch's numbers.
+/// torch.Generator().manual_seed(seed): the same calls in the same order return PyTorch's numbers.
 class TorchGenerator {
 public:
     explicit TorchGenerator(std::uint64_t seed) : random_(static_cast<std::uint32_t>(seed)) {}  // the lower 32 bits

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/data/pth/globals.h"
+#include "lockstep/parallel/data/pth/torch_types.h"
 
 namespace lockstep::internal {
 
@@ -20,7 +20,7 @@ enum class PickleKind : std::uint8_t {
     none,
     boolean,
     integer,
-    large_integer,  ///< of more than 64 bits; its value is not read
+    large_integer,  ///< more than 64 bits; its value is not read
     number,
     text,
     bytes,
@@ -28,43 +28,44 @@ enum class PickleKind : std::uint8_t {
     list,  ///< or a set
     dictionary,
     global,   ///< a function or type
-    object,   ///< made by an unknown one
-    storage,  ///< a record with elements
+    object,   ///< result of an unknown global
+    storage,  ///< a record of elements
     tensor
 };
 
 struct PickleValue {
     PickleKind kind = PickleKind::none;
-    std::uint32_t length = 0;  ///< for a text or a tuple
-    std::int64_t value = 0;    ///< the integer, boolean or bits of the number; or where in PickleValues the rest is
+    std::uint32_t length = 0;  ///< for text or a tuple
+    std::int64_t value = 0;    ///< the integer, boolean or bits of the number; otherwise the position of the content in
+                               ///< PickleValues
 };
 
 struct PickleGlobal {
     TorchGlobal what;
-    std::uint32_t type = 0;  ///< NamedGlobal::type
+    std::uint32_t type = 0;  ///< for a global: NamedGlobal::type
     PickleIndex module = 0, name = 0;
 };
 
 struct PickleObject {
     PickleIndex made_by = 0;  ///< a global
-    PickleIndex state = 0;    ///< set by the pickle after the call; `made_by` if there was none
+    PickleIndex state = 0;    ///< set by the pickle after the call; `made_by` if it was not set
 };
 
 /// Elements in a record of the archive.
 struct PickleStorage {
-    PickleIndex key = 0;  ///< the text of the record's name, after "data/"
-    bool typed = false;   ///< otherwise it is a number of bytes
+    PickleIndex key = 0;  ///< name of the record, after "data/"
+    bool typed = false;   ///< if false, the size is a number of bytes
     std::uint32_t type = 0;
     std::uint64_t elements = 0;
 };
 
-/// A tensor of this type in a storage, with all elements inside it.
+/// A tensor of this type in a storage, with all its elements inside the storage.
 struct PickleTensor {
     std::uint32_t storage = 0, type = 0;
     std::uint64_t offset = 0;  ///< in elements
     PickleIndex sizes = 0, strides = 0;
-    bool negative = false;                    ///< the values are those of the storage with the other sign
-    std::optional<PickleIndex> other_kind{};  ///< the global that makes it, if it is not of dense elements
+    bool negative = false;                    ///< the values are those of the storage, negated
+    std::optional<PickleIndex> other_kind{};  ///< the global that creates it, if its elements are not dense
 };
 
 class PickleValues {
@@ -78,14 +79,14 @@ public:
     std::string_view text(const PickleValue& value) const {
         return std::string_view(text_).substr(static_cast<std::size_t>(value.value), value.length);
     }
-    /// Those of a tuple or a list; of a dictionary each key and what belongs to it.
+    /// The items of a tuple or a list; of a dictionary, each key followed by its value.
     std::span<const PickleIndex> items(const PickleValue& value) const {
         if (value.kind == PickleKind::tuple)
             return std::span(tuples_).subspan(static_cast<std::size_t>(value.value), value.length);
         if (value.kind == PickleKind::object || value.value == unfilled) return {};
         return containers_[static_cast<std::size_t>(value.value)].items;
     }
-    /// Whether one of a dictionary's values is a tensor.
+    /// Whether a value of the dictionary is a tensor.
     bool has_tensors(const PickleValue& value) const {
         return value.kind == PickleKind::dictionary && value.value != unfilled &&
                containers_[static_cast<std::size_t>(value.value)].tensors;

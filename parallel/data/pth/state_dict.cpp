@@ -9,9 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lockstep/parallel/data/files/in_quotes.h"
-#include "lockstep/parallel/data/files/shape_bytes.h"
-#include "lockstep/parallel/data/pth/refuse.h"
+#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/parallel/data/pth/torch_types.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/shape.h"
@@ -19,7 +18,7 @@
 namespace lockstep::internal {
 namespace {
 
-/// What people call the weights beside an optimizer's state or averaged weights.
+/// Usual names of the weights in a file that also holds an optimizer's state or averaged weights.
 constexpr std::array<std::string_view, 3> usual_names = {"model_state_dict", "state_dict", "model"};
 
 class StateDictFinder {
@@ -41,7 +40,7 @@ public:
                 throw InvalidArgument(
                     fmt::format("{}: an archive of a TorchScript or C++ module has no dictionary {}; expected an empty "
                                 "LoadOptions::entry",
-                                file_, in_quotes(wanted)));
+                                file_, quote(wanted)));
             Names names;
             add_module(found, names, pickle_.root, "", 0);
             return found;
@@ -58,29 +57,29 @@ private:
 
     using Names = std::unordered_set<std::string>;
 
-    /// Of TorchScript, or of torch::save in C++.
+    /// Whether it is a module of TorchScript or of torch::save in C++.
     bool is_module(PickleIndex index) const {
         if (values_[index].kind != PickleKind::object) return false;
         const PickleGlobal& made_by = values_.global(values_[values_.object(values_[index]).made_by]);
         return values_.text(values_[made_by.module]).starts_with("__torch__");
     }
 
-    /// Members of modules are called "layer.weight".
+    /// Names members of modules "layer.weight".
     void add_module(StateDict& to, Names& names, PickleIndex module, const std::string& prefix, int depth) const {
         constexpr int deepest = 100;
         if (depth > deepest) refuse("its modules are nested more than 100 deep");
         const PickleValue& members = values_[values_.object(values_[module]).state];
         if (members.kind != PickleKind::dictionary)
-            refuse(fmt::format("the members of {} are not stored by name", in_quotes(prefix)));
+            refuse(fmt::format("the members of {} are not stored by name", quote(prefix)));
         add_items(to, names, members, prefix);
         const std::span<const PickleIndex> items = values_.items(members);
         for (std::size_t i = 0; i < items.size(); i += 2) {
             if (!is_module(items[i + 1])) continue;
             if (values_[items[i]].kind != PickleKind::text) refuse("the name of a module is not a string");
-            // a member may be shared, so that few of them can have names without end
+            // members may be shared, so a few of them can have any number of names
             constexpr std::size_t most = 1'000'000;
             const std::string name = prefix + std::string(values_.text(values_[items[i]])) + ".";
-            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is repeated");
+            if (!names.insert(name).second) refuse("the name " + quote(name) + " is repeated");
             if (names.size() > most) refuse("its modules have more than a million names");
             add_module(to, names, items[i + 1], name, depth + 1);
         }
@@ -94,13 +93,14 @@ private:
             if (value.kind != PickleKind::tensor) continue;
             if (key.kind != PickleKind::text) refuse("the name of a tensor is not a string");
             std::string name = prefix + std::string(values_.text(key));
-            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is repeated");
+            if (!names.insert(name).second) refuse("the name " + quote(name) + " is repeated");
             add(to, std::move(name), values_.tensor(value));
         }
         if (prefix.empty()) add_values(to, dictionary);
     }
 
-    /// What is no tensor. Of two with one name the first counts, which is that beside the tensors.
+    /// Adds the values that are not tensors. If a name occurs twice, the first value counts, which is in the dictionary
+    /// of the tensors.
     void add_values(StateDict& to, const PickleValue& dictionary) const {
         const std::span<const PickleIndex> items = values_.items(dictionary);
         for (std::size_t i = 0; i < items.size(); i += 2) {
@@ -115,7 +115,7 @@ private:
         std::string_view name;
         const PickleValue* value;
     };
-    /// The dictionaries at the top that have tensors.
+    /// The dictionaries at the top level that have tensors.
     std::vector<Named> candidates() const {
         std::vector<Named> found;
         const std::span<const PickleIndex> items = values_.items(root_);
@@ -131,7 +131,7 @@ private:
         const std::span<const PickleIndex> items = values_.items(root_);
         for (std::size_t i = 0; i < std::min(items.size(), 2 * most); i += 2)
             text += (i > 0 ? ", " : "") + (values_[items[i]].kind == PickleKind::text
-                                               ? in_quotes(values_.text(values_[items[i]]))
+                                               ? quote(values_.text(values_[items[i]]))
                                                : std::string("a number"));
         return items.size() > 2 * most ? fmt::format("{} and {} more", text, items.size() / 2 - most) : text;
     }
@@ -142,8 +142,8 @@ private:
                 "{}: offset {}: it holds {}, which is neither read nor executed; expected a dictionary of tensors, as "
                 "torch.save(model.state_dict(), 'weights.pth') in Python writes it",
                 file_, offset_,
-                in_quotes(values_.full_name(root_.kind == PickleKind::object ? values_.object(root_).made_by
-                                                                             : pickle_.root))));
+                quote(values_.full_name(root_.kind == PickleKind::object ? values_.object(root_).made_by
+                                                                         : pickle_.root))));
         if (root_.kind != PickleKind::dictionary)
             throw DataError(
                 fmt::format("{}: offset {}: it has no dictionary of tensors; save one in Python: "
@@ -155,7 +155,7 @@ private:
                 std::find_if(all.begin(), all.end(), [&](const Named& candidate) { return candidate.name == wanted; });
             if (named != all.end()) return *named->value;
             throw InvalidArgument(
-                fmt::format("{}: no dictionary of tensors {}; it has {}", file_, in_quotes(wanted), top_names()));
+                fmt::format("{}: no dictionary of tensors {}; it has {}", file_, quote(wanted), top_names()));
         }
         if (all.size() == 1) return *all.front().value;
         if (all.empty() && (values_.has_tensors(root_) || values_.items(root_).empty())) return root_;
@@ -179,15 +179,15 @@ private:
         return numbers;
     }
 
-    /// The record that holds a storage, of just its length.
+    /// The record that holds a storage; its length must match exactly.
     const ZipRecord& record_of(const PickleStorage& storage, const std::string& name) const {
         const std::string path = fmt::format("{}data/{}", directory_, values_.text(values_[storage.key]));
         const ZipRecord* record = zip_.find(path);
-        if (!record) refuse(fmt::format("tensor {}: no record {}", in_quotes(name), in_quotes(path)));
+        if (!record) refuse(fmt::format("tensor {}: no record {}", quote(name), quote(path)));
         const std::uint64_t element = storage.typed ? torch_types[storage.type].bytes : 1;
         if (record->bytes % element != 0 || record->bytes / element != storage.elements)
             refuse(fmt::format("tensor {}: its storage has {} elements of {} bytes, but the record {} has {} bytes",
-                               in_quotes(name), storage.elements, element, in_quotes(path), record->bytes));
+                               quote(name), storage.elements, element, quote(path), record->bytes));
         return *record;
     }
 

@@ -18,7 +18,7 @@ struct PthLayout {
     const ZipRecord* record = nullptr;
     std::uint64_t offset = 0;
     std::vector<std::int64_t> strides;
-    bool negative = false;  ///< the tensor's values have the other sign
+    bool negative = false;  ///< the tensor's values are negated
 };
 
 struct StateDict {
@@ -29,8 +29,8 @@ struct StateDict {
     std::map<std::string, PickleIndex, std::less<>> values;  ///< values by name
 };
 
-/// The tensors and values of the dictionary that PthFile says. `directory` precedes the names of the archive's records.
-/// Throws as PthFile does.
+/// The tensors and values of the dictionary that PthFile documents. `directory` precedes the names of the archive's
+/// records. Throws as PthFile.
 StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const ZipArchive& zip,
                           const std::string& directory, const std::string& file);
 

@@ -7,14 +7,14 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/parallel/data/files/in_quotes.h"
-#include "lockstep/parallel/data/files/shape_bytes.h"
+#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/parallel/data/pth/torch_types.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr std::size_t most_dimensions = 64;  // PyTorch's limit
+constexpr std::size_t max_dimensions = 64;  // PyTorch's limit
 
 bool is(const PickleValues& values, PickleIndex index, TorchGlobal what) {
     return values[index].kind == PickleKind::global && values.global(values[index]).what == what;
@@ -38,10 +38,10 @@ std::vector<std::int64_t> counts(const PickleValues& values, PickleIndex tuple) 
     return numbers;
 }
 
-/// Throws where one of the tensor's elements lies beyond the `elements` of its storage.
+/// Throws if an element of the tensor is outside the `elements` of its storage.
 void require_within(const PickleValues& values, const PickleTensor& tensor, std::uint64_t elements) {
     for (const PickleIndex tuple : {tensor.sizes, tensor.strides})
-        if (values[tuple].length > most_dimensions) throw PickleFault("a tensor has more than 64 dimensions");
+        if (values[tuple].length > max_dimensions) throw PickleFault("a tensor has more than 64 dimensions");
     const std::vector<std::int64_t> sizes = counts(values, tensor.sizes), strides = counts(values, tensor.strides);
     if (sizes.size() != strides.size()) throw PickleFault("a tensor has different numbers of strides and sizes");
     if (!shape_bytes(sizes, torch_types[tensor.type].bytes))
@@ -57,14 +57,14 @@ void require_within(const PickleValues& values, const PickleTensor& tensor, std:
     }
 }
 
-/// One that is not read, but has a name.
+/// Adds a tensor that is not read, but has a name.
 PickleIndex add_other_tensor(PickleValues& values, PickleIndex made_by) {
     PickleTensor tensor;
     tensor.other_kind = made_by;
     return values.add_tensor(tensor);
 }
 
-/// What PyTorch keeps of a tensor beside its elements: whether they are to be negated or conjugated on reading.
+/// Reads the metadata of a tensor: whether its elements must be negated or conjugated on reading.
 void read_metadata(const PickleValues& values, PickleIndex metadata, PickleTensor& tensor) {
     if (values[metadata].kind == PickleKind::none) return;
     if (values[metadata].kind != PickleKind::dictionary) throw PickleFault("a tensor's metadata is not a dictionary");
@@ -74,7 +74,7 @@ void read_metadata(const PickleValues& values, PickleIndex metadata, PickleTenso
         const PickleValue& value = values[items[i + 1]];
         const std::string_view name = key.kind == PickleKind::text ? values.text(key) : "";
         const bool known = value.kind == PickleKind::boolean && (name == "neg" || name == "conj");
-        if (!known) throw PickleFault("a tensor has metadata " + in_quotes(name) + ", which is unknown");
+        if (!known) throw PickleFault("a tensor has metadata " + quote(name) + ", which is unknown");
         if (value.value == 0) continue;
         if (name == "neg") tensor.negative = true;
         // the conjugate of a real number is the number
@@ -86,7 +86,7 @@ void read_metadata(const PickleValues& values, PickleIndex metadata, PickleTenso
 /// (storage, offset, sizes, strides, requires_grad, hooks), then the dtype of untyped storages, then metadata, if any.
 PickleIndex rebuild_tensor(PickleValues& values, std::span<const PickleIndex> arguments, bool with_dtype) {
     const std::size_t fixed = with_dtype ? 7 : 6;
-    if (!arguments.empty() && values[arguments[0]].kind == PickleKind::object)  // of a type that is unknown
+    if (!arguments.empty() && values[arguments[0]].kind == PickleKind::object)  // unknown type
         return add_other_tensor(values, values.object(values[arguments[0]]).made_by);
     if (with_dtype && arguments.size() >= fixed && is(values, arguments[fixed - 1], TorchGlobal::unknown))
         return add_other_tensor(values, arguments[fixed - 1]);
@@ -121,7 +121,7 @@ PickleIndex rebuild_tensor(PickleValues& values, std::span<const PickleIndex> ar
 PickleIndex rebuild_from_type(PickleValues& values, std::span<const PickleIndex> arguments) {
     if (arguments.size() != 4 || !are(values, arguments, {PickleKind::global, PickleKind::global, PickleKind::tuple}))
         throw PickleFault("a tensor with attributes is not made of a function, a type and arguments");
-    // a subclass itself decides what its elements mean
+    // a subclass defines the meaning of its elements
     if (!is(values, arguments[1], TorchGlobal::tensor_type)) return add_other_tensor(values, arguments[1]);
     const TorchGlobal function = values.global(values[arguments[0]]).what;
     if (function == TorchGlobal::unknown) return add_other_tensor(values, arguments[0]);
@@ -137,7 +137,7 @@ PickleIndex rebuild_from_type(PickleValues& values, std::span<const PickleIndex>
 PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex arguments) {
     if (values[function].kind != PickleKind::global || values[arguments].kind != PickleKind::tuple)
         throw PickleFault("a call is not of a function with a tuple of arguments");
-    // a copy, because values that are added may move the original
+    // copied, because adding values may move the original
     const std::span<const PickleIndex> given = values.items(values[arguments]);
     const std::vector<PickleIndex> all(given.begin(), given.end());
     switch (values.global(values[function]).what) {

@@ -3,8 +3,8 @@
 
 #include <stdexcept>
 
-#include "lockstep/parallel/data/pth/globals.h"
 #include "lockstep/parallel/data/pth/pickle_values.h"
+#include "lockstep/parallel/data/pth/torch_types.h"
 
 namespace lockstep::internal {
 
@@ -18,8 +18,8 @@ public:
 /// is unknown. Throws PickleFault for arguments that PyTorch does not use, and for tensors that exceed their storage.
 PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex arguments);
 
-/// The storage that a persistent id means: ("storage", type, record, device, number of elements). Throws PickleFault
-/// for another one.
+/// The storage for a persistent id: ("storage", type, record, device, number of elements). Throws PickleFault for any
+/// other id.
 PickleIndex storage_of_id(PickleValues& values, PickleIndex id);
 
 }  // namespace lockstep::internal

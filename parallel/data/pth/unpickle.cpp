@@ -1,4 +1,4 @@
-// The opcodes are those of Python's Lib/pickletools.py, which says what each of them does.
+// Opcodes as documented in Python's Lib/pickletools.py.
 #include "lockstep/parallel/data/pth/unpickle.h"
 
 #include <fmt/format.h>
@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/data/pth/globals.h"
-#include "lockstep/parallel/data/pth/refuse.h"
 #include "lockstep/parallel/data/pth/torch_objects.h"
+#include "lockstep/parallel/data/pth/torch_types.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr std::size_t longest_pickle = 100'000'000, most_values = 10'000'000, most_open_marks = 100;
+constexpr std::size_t longest_pickle = 100'000'000, max_values = 10'000'000, max_open_marks = 100;
 
 enum class Opcode : unsigned char {
     mark = '(',
@@ -70,20 +69,20 @@ enum class Opcode : unsigned char {
     bytearray8 = 0x96
 };
 
-/// The machine that a pickle is a program for: a stack, marks on it, and values that are kept by number.
+/// The machine that executes a pickle: a stack with marks, and values that are stored by number.
 class PickleMachine {
 public:
     explicit PickleMachine(std::string pickle) : values_(std::move(pickle)) {}
 
-    /// Throws as unpickle does.
+    /// Throws as unpickle.
     Unpickled run(const std::string& file, std::uint64_t offset) {
         try {
             if (bytes().size() > longest_pickle)
                 throw PickleFault(
                     fmt::format("the pickle has {} bytes; expected at most {}", bytes().size(), longest_pickle));
             while (step())
-                if (values_.size() > most_values)
-                    throw PickleFault(fmt::format("the pickle creates more than {} values", most_values));
+                if (values_.size() > max_values)
+                    throw PickleFault(fmt::format("the pickle creates more than {} values", max_values));
             if (stack_.size() != 1 || !marks_.empty() || at_ != bytes().size())
                 throw PickleFault("the pickle ends here with values left on its stack");
         } catch (const PickleFault& fault) {
@@ -95,7 +94,7 @@ public:
 private:
     const std::string& bytes() const { return values_.bytes(); }
 
-    /// The `count` bytes that come next.
+    /// The next `count` bytes.
     std::string_view take(std::uint64_t count) {
         if (count > bytes().size() - at_) throw PickleFault("the pickle ends within this instruction");
         const std::string_view taken = std::string_view(bytes()).substr(at_, static_cast<std::size_t>(count));
@@ -122,7 +121,7 @@ private:
     }
 
     void push(PickleIndex value) { stack_.push_back(value); }
-    /// The last `count` values, which must lie above the last mark.
+    /// The last `count` values, which must be above the last mark.
     std::span<const PickleIndex> last(std::size_t count) const {
         if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < count)
             throw PickleFault("too few values for this instruction");
@@ -134,7 +133,7 @@ private:
         stack_.pop_back();
         return value;
     }
-    /// How many values lie above the last mark, which goes.
+    /// Removes the last mark and returns the number of values above it.
     std::size_t take_mark() {
         if (marks_.empty()) throw PickleFault("no mark for this instruction");
         const std::size_t count = stack_.size() - marks_.back();
@@ -147,10 +146,10 @@ private:
         drop(count);
         push(tuple);
     }
-    /// The last `count` values go into the container before them.
+    /// Moves the last `count` values into the container before them.
     void fill(PickleKind kind, std::size_t count) {
         const PickleIndex container = last(count + 1).front();
-        if (values_[container].kind == PickleKind::object) {  // of a class that is like a list or a dictionary
+        if (values_[container].kind == PickleKind::object) {  // subclass of list or dict
             drop(count);
             return;
         }
@@ -186,7 +185,7 @@ private:
         if (number >= memo_.size()) throw PickleFault("a value is referenced by an unused number");
         push(memo_[number]);
     }
-    /// Python numbers them in their order.
+    /// Python numbers them in order.
     void keep(std::size_t number) {
         if (number > memo_.size()) throw PickleFault("values are not numbered consecutively");
         if (number == memo_.size())
@@ -200,7 +199,7 @@ private:
         drop(2);
         push(result);
     }
-    /// An object of the last values: a class, its arguments and maybe named ones.
+    /// Creates an object from the last values: a class, its arguments and possibly named ones.
     void make_object(std::size_t count) {
         const PickleIndex made_by = last(count).front();
         if (values_[made_by].kind != PickleKind::global)
@@ -211,7 +210,7 @@ private:
         drop(count);
         push(values_.add_object(made_by));
     }
-    /// Attributes of an OrderedDict, as the state_dict of a module has them, are no part of it.
+    /// Attributes of an OrderedDict, which the state_dict of a module has, are ignored.
     void take_state() {
         const std::span<const PickleIndex> both = last(2);
         if (values_[both[0]].kind == PickleKind::object)
@@ -221,7 +220,7 @@ private:
         drop(1);
     }
 
-    /// One instruction. False for that which ends the pickle.
+    /// Executes one instruction. Returns false for the one that ends the pickle.
     bool step();
     void step_on_stack(Opcode opcode);
 
@@ -252,7 +251,7 @@ bool PickleMachine::step() {
         case Opcode::binint2: push(values_.add_integer(take_number<std::uint16_t>())); break;
         case Opcode::long1: push_long(take_number<std::uint8_t>()); break;
         case Opcode::long4: push_long(take_number<std::uint32_t>()); break;
-        case Opcode::binfloat:  // alone among all numbers the highest byte is first
+        case Opcode::binfloat:  // the only big-endian number
             push(values_.add({PickleKind::number, 0, std::bit_cast<std::int64_t>(take_big_endian())}));
             break;
         case Opcode::binbytes: push_text(take_number<std::uint32_t>(), PickleKind::bytes); break;
@@ -280,12 +279,12 @@ bool PickleMachine::step() {
     return true;
 }
 
-/// Instructions that are a byte.
+/// Instructions of one byte.
 void PickleMachine::step_on_stack(Opcode opcode) {
     switch (opcode) {
         case Opcode::mark:
-            if (marks_.size() == most_open_marks)
-                throw PickleFault(fmt::format("the pickle is nested more than {} deep", most_open_marks));
+            if (marks_.size() == max_open_marks)
+                throw PickleFault(fmt::format("the pickle is nested more than {} deep", max_open_marks));
             marks_.push_back(stack_.size());
             break;
         case Opcode::pop: pop(); break;

@@ -1,4 +1,4 @@
-// Python's pickles, as far as torch.save makes state_dicts of them.
+// Python's pickles, as far as torch.save uses them for state_dicts.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Unpickled {
 /// The objects that `pickle` describes, in protocols 2 to 5. Nothing that the file names is ever executed: functions
 /// that create tensors, their parts and dictionaries are known, and the results of other functions are objects with
 /// only a name. Throws DataError if it is damaged or exceeds 100 MB, 10 million values or 100 open brackets; `file` and
-/// `offset` are for messages. Time and memory grow with its length.
+/// `offset` are for messages. Time and memory are proportional to its length.
 Unpickled unpickle(std::string pickle, const std::string& file, std::uint64_t offset);
 
 }  // namespace lockstep::internal

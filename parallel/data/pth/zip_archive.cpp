@@ -8,8 +8,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lockstep/parallel/data/files/in_quotes.h"
-#include "lockstep/parallel/data/pth/refuse.h"
+#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/pth/torch_types.h"
 
 namespace lockstep::internal {
 namespace {
@@ -20,10 +20,10 @@ constexpr std::size_t local_bytes = 30, directory_entry_bytes = 46, end_bytes = 
                       locator64_bytes = 20;
 constexpr std::uint32_t in_64_bits_32 = 0xffffffff;
 constexpr std::uint16_t method_stored = 0, method_deflate = 8;
-/// deflate's best: 258 bytes for two bits
-constexpr std::uint64_t most_inflated = 1032;
+/// Maximum compression of deflate: 258 bytes in two bits.
+constexpr std::uint64_t max_inflated = 1032;
 
-/// The number at `at`; the caller has seen to it that there are as many bytes.
+/// The number at `at`; the caller has checked that enough bytes follow.
 template <class T>
 T number_at(std::span<const char> bytes, std::size_t at) {
     static_assert(std::is_unsigned_v<T>);
@@ -43,14 +43,14 @@ struct DirectoryPlace {
     std::uint64_t offset = 0, bytes = 0, records = 0, end = 0;
 };
 
-/// Where the mark of the archive's end is: at the very end, unless the archive has a comment or something was appended.
+/// Offset of the archive's end mark: at the very end, unless the archive has a comment or data was appended.
 std::uint64_t find_end(const InputFile& file) {
     const std::uint64_t size = file.size();
     if (size < end_bytes)
         refuse_pth(file.name(), size,
                    "the file ends within the " + std::to_string(end_bytes) + " bytes at the end of an archive");
-    constexpr std::uint64_t most_appended = std::uint64_t{1} << 16;
-    std::vector<char> tail(std::min(size, end_bytes + most_appended));
+    constexpr std::uint64_t max_appended = std::uint64_t{1} << 16;
+    std::vector<char> tail(std::min(size, end_bytes + max_appended));
     file.read_at(size - tail.size(), std::as_writable_bytes(std::span(tail)));
     for (std::size_t at = tail.size() - end_bytes + 1; at-- > 0;)
         if (number_at<std::uint32_t>(tail, at) == end_mark) return size - tail.size() + at;
@@ -88,7 +88,7 @@ DirectoryPlace find_directory(const InputFile& file) {
     return place;
 }
 
-/// Sizes and place that don't fit in 32 bits lie among the extra fields, in this order.
+/// Sizes and offset that do not fit in 32 bits are among the extra fields, in this order.
 void take_64_bits(std::span<const char> extra, std::array<std::uint64_t*, 3> wanted) {
     constexpr std::size_t field_header = 4;
     constexpr std::uint16_t zip64 = 1;
@@ -109,10 +109,10 @@ void take_64_bits(std::span<const char> extra, std::array<std::uint64_t*, 3> wan
     }
 }
 
-/// Where a record's bytes begin; what precedes them must call it by the same name.
+/// Offset of a record's bytes; its local header must have the same name.
 std::uint64_t data_offset(const InputFile& file, const ZipRecord& record, std::uint64_t directory) {
     const auto refuse = [&] {
-        refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " does not begin here");
+        refuse_pth(file.name(), record.header, "the record " + quote(record.name) + " does not begin here");
     };
     if (record.header > directory || directory - record.header < local_bytes + record.name.size()) refuse();
     std::string local(local_bytes + record.name.size(), '\0');
@@ -154,17 +154,17 @@ ZipArchive::ZipArchive(const InputFile& file) {
         record.deflated = method == method_deflate;
         if ((method != method_stored && !record.deflated) || (number_at<std::uint16_t>(rest, 8) & encrypted) != 0)
             refuse_pth(file.name(), here(),
-                       "the record " + in_quotes(record.name) + " is encrypted, or compressed other than by deflate");
+                       "the record " + quote(record.name) + " is encrypted, or compressed other than by deflate");
         if (!record.deflated && record.packed != record.bytes)
-            refuse_pth(file.name(), here(), "the record " + in_quotes(record.name) + " has two sizes");
+            refuse_pth(file.name(), here(), "the record " + quote(record.name) + " has two sizes");
         record.offset = data_offset(file, record, place.offset);
         if (record.offset > place.offset || record.packed > place.offset - record.offset)
             refuse_pth(file.name(), here(),
-                       "the record " + in_quotes(record.name) + " of " + std::to_string(record.packed) +
+                       "the record " + quote(record.name) + " of " + std::to_string(record.packed) +
                            " bytes overlaps the directory");
-        if (record.deflated && record.bytes / most_inflated > record.packed)
+        if (record.deflated && record.bytes / max_inflated > record.packed)
             refuse_pth(file.name(), here(),
-                       "the record " + in_quotes(record.name) + " of " + std::to_string(record.packed) +
+                       "the record " + quote(record.name) + " of " + std::to_string(record.packed) +
                            " bytes cannot inflate to " + std::to_string(record.bytes));
         records_.push_back(record);
         rest = rest.subspan(directory_entry_bytes + name + extra + comment);
@@ -179,10 +179,10 @@ ZipArchive::ZipArchive(const InputFile& file) {
     std::uint64_t free = 0;
     for (const ZipRecord& record : records_) {
         if (record.header < free)
-            refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " overlaps another one");
+            refuse_pth(file.name(), record.header, "the record " + quote(record.name) + " overlaps another one");
         free = record.offset + record.packed;
         if (!by_name_.emplace(record.name, &record).second)
-            refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " is repeated");
+            refuse_pth(file.name(), record.header, "the record " + quote(record.name) + " is repeated");
     }
 }
 
@@ -199,7 +199,7 @@ std::uint32_t crc_of(std::uint32_t before, std::span<const std::byte> bytes) {
 void require_crc(const InputFile& file, const ZipRecord& record, std::uint32_t found) {
     if (found == record.crc) return;
     refuse_pth(file.name(), record.offset,
-               "the " + std::to_string(record.bytes) + " bytes of the record " + in_quotes(record.name) +
+               "the " + std::to_string(record.bytes) + " bytes of the record " + quote(record.name) +
                    " do not match its checksum");
 }
 
@@ -217,10 +217,10 @@ void require_crc(const InputFile& file, const ZipRecord& record) {
 
 namespace {
 
-/// Fills `to` from the packed bytes, which must hold just as much.
+/// Fills `to` from the compressed bytes, which must contain exactly that much.
 void inflate_record(const InputFile& file, const ZipRecord& record, std::span<std::byte> to) {
     const auto refuse = [&](const std::string& what) {
-        refuse_pth(file.name(), record.offset, "the record " + in_quotes(record.name) + " " + what);
+        refuse_pth(file.name(), record.offset, "the record " + quote(record.name) + " " + what);
     };
     z_stream stream{};
     constexpr int raw_window = -15;
@@ -233,7 +233,7 @@ void inflate_record(const InputFile& file, const ZipRecord& record, std::span<st
     constexpr std::uint64_t piece = std::uint64_t{1} << 18, largest_room = std::uint64_t{1} << 30;
     std::vector<std::byte> input(std::min(piece, record.packed));
     std::uint64_t taken = 0, done = 0;
-    std::byte beyond{};  // a place for what would be too much
+    std::byte beyond{};  // receives excess output
     for (int status = Z_OK; status != Z_STREAM_END;) {
         if (stream.avail_in == 0) {
             const auto some = std::span(input).first(std::min(piece, record.packed - taken));

@@ -24,7 +24,7 @@ namespace {
 
 using Values = std::vector<float>;
 
-/// What one rank of two does, and what it then must have.
+/// An operation of one of two ranks, and its expected result.
 struct Operation {
     const char* name;
     Values (*run)(ls::ProcessGroup& group, ls::Device device);
@@ -41,7 +41,7 @@ ls::Tensor pair_of(const ls::ProcessGroup& group, ls::Device device) {
 Values all(const ls::Tensor& tensor) { return tensor.to_vector<float>(); }
 Values pick(int rank, float first, float second) { return {rank == 0 ? first : second}; }
 
-/// Rank 0 to rank 1.
+/// A message from rank 0 to rank 1.
 Values message(ls::ProcessGroup& group, ls::Device device, bool blocking) {
     const ls::Tensor x = one(static_cast<float>(group.rank()), device);
     if (blocking)
@@ -156,7 +156,7 @@ bool works(const Operation& operation, ls::ProcessGroup& group, ls::Device devic
     }
 }
 
-/// MPI's ranks are started by mpirun, which ends them after a minute. Returns what went wrong, or nothing.
+/// mpirun starts MPI's ranks and ends them after a minute. Returns the error, or an empty string.
 std::string run_by_mpirun(const std::vector<std::string>& command) {
     std::vector<std::string> words{"mpirun", "--timeout", "60", "--oversubscribe", "--bind-to", "none", "-n", "2"};
     if (::geteuid() == 0) words.insert(words.begin() + 1, "--allow-run-as-root");
@@ -197,7 +197,7 @@ void try_collectives(const std::string& backend, const std::filesystem::path& fi
             answers += trials.back().answer.back();
         }
     }
-    // By the store: the group may have failed.
+    // Uses the store, because the group may have failed.
     if (group.rank() > 0) return group.store()->set("answers", answers);
     const std::string others = group.store()->get("answers");
     std::ofstream lines(file);
@@ -211,7 +211,7 @@ std::vector<BackendTrials> try_all_backends() {
     std::vector<BackendTrials> result;
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
     for (const ls::ProcessGroupBackend& backend : ls::process_group_backends()) {
-        BackendTrials found{backend.name, backend.built_in ? ls::why_unusable(backend.name) : "not built in", {}};
+        BackendTrials found{backend.name, backend.built_in ? ls::unusable_reason(backend.name) : "not built in", {}};
         if (found.absent.empty()) {
             const program::TemporaryFile file("lockstep-info");
             const std::vector<std::string> command{self, "--try-collectives", backend.name, "--to",

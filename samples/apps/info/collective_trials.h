@@ -24,7 +24,7 @@ struct BackendTrials {
 /// Starts this program twice for each backend, with the flag --try-collectives.
 std::vector<BackendTrials> try_all_backends();
 
-/// Body of such a process: tries everything; rank 0 writes the results to `file`.
+/// Body of such a process: tries all operations; rank 0 writes the results to `file`.
 void try_collectives(const std::string& backend, const std::filesystem::path& file);
 
 }  // namespace info

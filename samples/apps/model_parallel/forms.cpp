@@ -19,7 +19,7 @@ namespace {
 /// One training step. Returns its loss, for which it waits.
 using Step = std::function<double()>;
 
-/// Images in which what is bright belongs to class 1.
+/// Images whose bright pixels belong to class 1.
 halves::Part made_batch(const Settings& settings) {
     ls::manual_seed(settings.seed + 1);
     const std::int64_t n = settings.batch_size, side = settings.image_size;
@@ -40,7 +40,7 @@ halves::UNet made_net(const Settings& settings) {
 
 constexpr ls::AdamWOptions adamw{.lr = 1e-3};
 
-/// Time and memory of `make`, which makes a model, and of the steps that it returns.
+/// Time and memory of `make`, which creates a model, and of the steps that it returns.
 template <class Make>
 Measured measured(const char* name, const std::vector<ls::Device>& devices, int steps, Make make) {
     ls::synchronize_all();

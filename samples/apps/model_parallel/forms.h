@@ -1,4 +1,4 @@
-// The same training of the same U-Net, in every form that two devices allow.
+// The same training of the same U-Net, in every form that two devices support.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +36,10 @@ Measured plain(const Settings& settings);
 Measured none(const Settings& settings);
 /// Half of the batch on each device, the model on both.
 Measured data_parallel(const Settings& settings);
-/// The same with one process per device. Collective; the same on all ranks except for the milliseconds.
+/// As data_parallel, with one process per device. Collective; the same on all ranks except for the milliseconds.
 Measured distributed(const Settings& settings, lockstep::ProcessGroup& group);
-/// A part of the model on each device: the whole batch through one after the other, or microbatches through both.
+/// A part of the model on each device: the whole batch passes through both parts in turn, or microbatches through both
+/// at once.
 Measured serial(const Settings& settings);
 Measured pipelined(const Settings& settings);
 

@@ -1,6 +1,6 @@
 // U-Net cut in two, each part on its own device, and training steps that run the parts one after the other, or both at
-// once on parts of the batch (Huang et al., "GPipe", 2019; the order is that of Narayanan et al., "PipeDream",
-// 2019: a microbatch runs backward before the one after the next runs forward).
+// once on parts of the batch (Huang et al., "GPipe", 2019; the order is that of Narayanan et al., "PipeDream", 2019: a
+// microbatch runs backward before the one after the next runs forward).
 #pragma once
 
 #include <cstddef>
@@ -102,7 +102,8 @@ struct Shares {
 };
 inline Shares shares(const unet::Options& options, Cut cut) {
     double parameters[2] = {}, multiply_adds[2] = {};  // encoder, decoder
-    // A block of two 3x3 convolutions, or the 2x2 convolution before one, `positions` of the image's pixels large.
+    // A block of two 3x3 convolutions, or the 2x2 convolution before one. `positions`: its size as a fraction of the
+    // image's pixels.
     const auto add = [&](int half, std::int64_t weights, std::int64_t others, double positions) {
         parameters[half] += static_cast<double>(weights + others);
         multiply_adds[half] += static_cast<double>(weights) * positions;
@@ -143,9 +144,9 @@ ls::Tensor backward_serial(UNet& net, const std::vector<Part>& parts, const Loss
     return sum;
 }
 
-/// The same numbers, with both devices at work: before the decoder is given a part, the encoder is given the next one.
-/// The host only enqueues; a device waits only for its inputs. At any time the encoder keeps two parts for backward,
-/// and the decoder one.
+/// The same result, with both devices at work: before the decoder gets a part, the encoder gets the next one. The host
+/// only enqueues; a device waits only for its inputs. At any time the encoder stores two parts for backward, and the
+/// decoder one.
 template <class LossFunction>
 ls::Tensor backward_pipelined(UNet& net, const std::vector<Part>& parts, const LossFunction& loss) {
     const double share = 1.0 / static_cast<double>(parts.size());

@@ -75,7 +75,7 @@ void write_json(const std::filesystem::path& path, const nlohmann::json& figures
     file.commit();
 }
 
-/// What a process that this program has started does.
+/// Body of a process that this program has started.
 void run_rank(const Flags& flags) {
     const std::shared_ptr<ls::ProcessGroup> group = program::join_ranks({}, flags.devices);
     const ls::Devices visible = ls::Devices::visible();
@@ -95,7 +95,7 @@ forms::Measured in_processes(const Flags& flags, const forms::Settings& settings
         "--width",      text(flags.width),      "--split",         flags.split,
         "--image-size", text(flags.image_size), "--steps",         text(flags.steps),
         "--seed",       text(flags.seed),       "--json",          figures.path().string()};
-    // A rank has its share of the cores, and one device of all of them.
+    // A rank has its share of the cores, and one device with all of them.
     if (settings.devices.kind() == ls::DeviceKind::cpu) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
     program::launch_ranks({}, settings.devices.size(), command);
     std::ifstream file(figures.path());

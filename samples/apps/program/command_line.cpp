@@ -15,6 +15,8 @@
 #include <iostream>
 #include <memory>
 #include <new>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -33,7 +35,7 @@ std::string one_line(std::string text) {
     return text;
 }
 
-/// "-b, --batch-size ROWS". Spellings with underscores are left out.
+/// "-b, --batch-size ROWS", without spellings with underscores.
 std::string names_of(const CLI::Option& option) {
     std::string names;
     for (const std::string& name : option.get_snames()) names += (names.empty() ? "-" : ", -") + name;
@@ -77,8 +79,8 @@ public:
     static constexpr std::string_view general = "General";  ///< group of --help and --config, the last one
 };
 
-/// UCX, which comes with Open MPI 5, handles SIGHUP as soon as it is loaded: a program would survive the end of
-/// its terminal and of its launcher.
+/// UCX, which is part of Open MPI 5, handles SIGHUP as soon as it is loaded: a program would survive the end of its
+/// terminal and of its launcher.
 void let_hangups_end() {
     struct sigaction now {};
     if (::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) std::signal(SIGHUP, SIG_DFL);
@@ -100,7 +102,13 @@ class FlagsFile : public CLI::ConfigTOML {
 public:
     /// Reads batch_size as batch-size.
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-        std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(input);
+        std::stringstream text;
+        int number = 0;
+        for (std::string line; std::getline(input, line); text << line << '\n') {
+            ++number;
+            if (!is_utf8(line)) throw CLI::ConfigError(fmt::format("line {} is not UTF-8; expected UTF-8", number));
+        }
+        std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(text);
         for (CLI::ConfigItem& item : found) std::replace(item.name.begin(), item.name.end(), '_', '-');
         return found;
     }
@@ -112,7 +120,7 @@ public:
     }
 };
 
-/// The file of flags if the flag refused in `text` was given there and not on the command line; otherwise nothing.
+/// The file of flags if the flag refused in `text` was given there and not on the command line; otherwise nullopt.
 std::string source_of(const CLI::App& app, const CLI::Option& config, const std::string& text, int argc, char** argv) {
     const CLI::Option* flag = app.get_option_no_throw(text.substr(0, text.find(':')));
     if (!flag || config.count() == 0) return "";
@@ -123,7 +131,7 @@ std::string source_of(const CLI::App& app, const CLI::Option& config, const std:
     return typed ? "" : config.as<std::string>() + ": ";
 }
 
-/// The flag, "--save", that has an empty value; or nothing.
+/// The flag, "--save", that has an empty value; otherwise empty.
 std::string without_value(const CLI::App& app) {
     for (const CLI::Option* option : app.get_options()) {
         const std::vector<std::string>& values = option->results();
@@ -141,7 +149,8 @@ std::string about_count(std::string text) {
     return text;
 }
 
-/// Closed standard streams would be the first files that a program opens: its log, or the lock of a checkpoint.
+/// If standard streams are closed, the first files that a program opens would get their descriptors: its log, or the
+/// lock of a checkpoint.
 void open_standard_streams() {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
         if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -153,7 +162,7 @@ void open_standard_streams() {
     }
 }
 
-/// Whether standard output is lost. A closed pipe, as of `head`, does not count.
+/// Whether standard output is lost. A pipe closed by its reader, such as `head`, does not count.
 bool has_lost_output() {
     std::cout.flush();
     errno = 0;
@@ -197,20 +206,29 @@ CLI::Validator is_between(double low, double high, bool with_low) {
     return {complaint, ""};
 }
 
+bool is_utf8(const std::string& text) {
+    try {
+        nlohmann::json(text).dump();
+        return true;
+    } catch (const nlohmann::json::type_error&) {
+        return false;
+    }
+}
+
 void end_line_on_terminal() {
     if (::isatty(STDOUT_FILENO) == 1) std::cout << std::endl;
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
     open_standard_streams();
-    // Exceeding a file size limit must fail the write. A handler, and not SIG_IGN, which programs started here would
+    // Exceeding a file size limit must fail the write. A handler instead of SIG_IGN, which programs started here would
     // inherit.
     std::signal(SIGXFSZ, [](int) {});
     std::signal(SIGPIPE, [](int) {});  // the same for a closed pipe
     let_hangups_end();
-    // In one piece: other ranks write to the same stream.
+    // In one write, because other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
-    // A program of several commands has the file of each.
+    // In a program with several commands each command has its file.
     const bool has_file = app.get_require_subcommand_min() == 0;
     app.formatter(std::make_shared<Help>());
     app.get_help_ptr()->description("show this help")->group(std::string(Help::general));
@@ -253,24 +271,24 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     } catch (const RanksFailed& error) {
         return error.status;
     } catch (const UsageError& error) {
-        lockstep::note_failure();
+        lockstep::report_failure();
         complain(error.what());
         return 2;
     } catch (const std::bad_alloc&) {
-        lockstep::note_failure();
+        lockstep::report_failure();
         complain(
             "out of memory: the system refused an allocation; use smaller batches or a smaller model, or raise the "
             "limit (ulimit -v, memory.max of the cgroup)");
         return 1;
     } catch (const std::system_error& error) {
-        lockstep::note_failure();
+        lockstep::report_failure();
         complain(error.code() == std::errc::resource_unavailable_try_again
                      ? "cannot start a thread (" + std::string(error.what()) +
                            "); raise the limit on processes or memory (ulimit -u, ulimit -v, pids.max of the cgroup)"
                      : error.what());
         return 1;
     } catch (const std::exception& error) {
-        lockstep::note_failure();
+        lockstep::report_failure();
         complain(error.what());
         return 1;
     }

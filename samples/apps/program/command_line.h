@@ -1,5 +1,5 @@
-// Command line and exit of every program: status 0 for success, 1 for a failed run, 2 for a usage error; by a signal if
-// one has stopped it.
+// Command line and exit of every program: status 0 for success, 1 for a failed run, 2 for a usage error; ends by a
+// signal if one has stopped it.
 #pragma once
 
 #include <functional>
@@ -49,14 +49,17 @@ public:
     As as;
 };
 
-/// For `transform`: a whole number from 0 to 2^64 - 1 in decimal digits. (CLI11 wraps -1 and too large numbers,
-/// and reads 010 as 8.)
+/// For `transform`: a whole number from 0 to 2^64 - 1 in decimal digits. (CLI11 wraps -1 and numbers that are too
+/// large, and reads 010 as 8.)
 CLI::Validator is_natural();
 
-/// A number from `low`, or above it, to `high`.
+/// A number from `low` to `high`, or greater than `low`.
 CLI::Validator is_between(double low, double high, bool with_low = true);
 
-/// Begins a new line on a terminal, where an ended process may have left a bar.
+/// Whether `text` can be written to a TOML or JSON file.
+bool is_utf8(const std::string& text);
+
+/// Begins a new line on a terminal, because a process that has ended may have left a bar.
 void end_line_on_terminal();
 
 /// Adds --config, a TOML file with flags, parses, runs `body`, and prints exceptions as one line on stderr.

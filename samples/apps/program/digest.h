@@ -1,11 +1,11 @@
-// A digest that identifies data, not a cryptographic one.
+// A digest that identifies data. It is not cryptographic.
 #pragma once
 
 #include <cstdint>
 
 namespace program {
 
-/// FNV-1a over numbers of 64 bits.
+/// FNV-1a over 64-bit numbers.
 class Digest {
 public:
     void add(std::uint64_t number) { value_ = (value_ ^ number) * 1099511628211ULL; }

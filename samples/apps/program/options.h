@@ -26,7 +26,7 @@ struct SaveEvery {
 struct ScheduleFlags {
     std::string name = "constant";
     std::int64_t period = 30;                ///< epochs
-    std::vector<std::int64_t> milestones{};  ///< epochs
+    std::vector<std::int64_t> milestones{};  ///< in epochs
     double gamma = 0.1, lowest = 0;
     std::int64_t patience = 10;  ///< evaluations
     std::string str() const;     ///< name with the numbers that it uses
@@ -53,8 +53,8 @@ struct Options : RankFlags {
     std::filesystem::path best;  ///< the checkpoint with the best score; empty: none
     std::uint64_t seed = 1;
     bool deterministic = false;
-    bool benchmark = false;   ///< choose algorithms by trials
-    std::string amp = "off";  ///< fp16, bf16, or true: the type that suits the devices
+    bool benchmark = false;   ///< choose algorithms by timed trials
+    std::string amp = "off";  ///< fp16, bf16, or true: the preferred type of the devices
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
@@ -75,12 +75,12 @@ struct Options : RankFlags {
 
     bool distributed() const { return parallel == "ddp"; }
     /// Whether this process prints and writes files.
-    bool leads() const { return !group || group->rank() == 0; }
+    bool is_rank0() const { return !group || group->rank() == 0; }
     int world() const { return group ? group->size() : 1; }
     /// The devices that this process trains on: with `none` the first chosen one, with `ddp` that of its rank.
     lockstep::Devices chosen_devices() const;
     lockstep::EngineOptions engine_options() const;
-    /// The type for --amp; nothing for f32.
+    /// The type for --amp; nullopt for f32.
     std::optional<lockstep::DType> autocast() const;
     std::int64_t global_batch_size(const lockstep::Devices& devices) const;
 };
@@ -89,14 +89,14 @@ struct Options : RankFlags {
 struct Program {
     std::string name;
     std::string purpose;
-    std::string data = {};                          ///< contents of --data; empty: no such flag
+    std::string data = {};                          ///< description of --data; empty: no such flag
     std::function<void(CLI::App&)> add_flags = {};  ///< adds the program's own flags
     std::string command = {};                       ///< command after the program's name
-    bool trains = true;                             ///< has the flags of training
+    bool trains = true;                             ///< whether it has the flags of training
     /// Default of --save; with --work-dir only its file name. Empty: PROGRAM.safetensors in --work-dir, otherwise
     /// nothing is saved.
     std::filesystem::path checkpoint = {};
-    bool saves_by_epochs = false;  ///< --save-every counts epochs unless it has a unit
+    bool saves_by_epochs = false;  ///< whether --save-every counts epochs if it has no unit
 };
 
 /// As `run` in command_line.h, for a program with the common flags, whose `body` returns how it was stopped. With

@@ -57,7 +57,7 @@ void Progress::step(std::uint64_t epoch, std::int64_t rows_done, double rows_per
     epoch_ = epoch;
     rows_done_ = rows_done;
     rows_per_second_ = rows_per_second;
-    // Single batches jump; the eye wants the trend.
+    // Smoothed, because losses of single batches fluctuate.
     loss_ = done_ == 1 ? loss : 0.95 * loss_ + 0.05 * loss;
     if (quiet_ || !terminal_) return;
     if (now - drawn_ < std::chrono::milliseconds(100) && done_ < total_) return;
@@ -74,7 +74,8 @@ void Progress::draw() {
     const std::string left = fmt::format("  {} left", clock_text(part > 0 ? seconds * (1 - part) / part : 0));
     const std::string rate = rows_per_second_ > 0 ? "  " + rate_text(rows_per_second_, unit_) : "";
 
-    // The last column stays free: a line that fills it wraps on some terminals. The bar takes what the figures leave.
+    // The last column stays free, because a line that fills it wraps on some terminals. The bar uses the columns that
+    // the figures leave.
     const std::size_t room = columns() - 1;
     std::string text = epoch + rows + loss + rate + left;
     if (text.size() > room) text = epoch + loss + rate + left;

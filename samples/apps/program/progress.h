@@ -19,8 +19,8 @@ public:
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    /// A step of `epoch` (from 0) and `rows_done` rows of the epoch are done. `rows_per_second` excludes evaluations
-    /// and is 0 if unknown; the time left includes them.
+    /// A step of `epoch` (from 0) and `rows_done` rows of the epoch are complete. `rows_per_second` excludes
+    /// evaluations and is 0 if unknown; the time left includes them.
     void step(std::uint64_t epoch, std::int64_t rows_done, double rows_per_second, double loss);
     /// Prints a permanent line.
     void line(const std::string& text);

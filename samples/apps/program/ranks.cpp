@@ -28,14 +28,14 @@ CLI::Validator is_init_method() {
 /// NCCL if every rank has its own GPU; otherwise the default of ProcessGroup.
 std::string usual_backend(const std::string& devices, int ranks) {
     if (devices != "all" && !devices.starts_with("cuda")) return {};
-    if (!lockstep::why_unusable("nccl").empty()) return {};
+    if (!lockstep::unusable_reason("nccl").empty()) return {};
     try {
         std::set<std::string> gpus;
         const auto all = lockstep::Devices::parse(devices);
         for (const lockstep::Device device : all) gpus.insert(lockstep::device_info(device).bus_id);
         const int apart = static_cast<int>(gpus.size());
         return apart == all.size() && ranks <= apart ? "nccl" : "";
-    } catch (const lockstep::InvalidArgument&) {  // chosen_devices says what is wrong with the list
+    } catch (const lockstep::InvalidArgument&) {  // chosen_devices reports the error in the list
         return {};
     }
 }
@@ -48,7 +48,7 @@ void require_no_mpi(const RankFlags& flags) {
 void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
     launch.processes = processes;
     launch.same_lines_once = true;
-    launch.stop_grace = std::chrono::hours(24);  // they save; a repeated signal ends the wait
+    launch.stop_grace = std::chrono::hours(24);  // ranks save; a repeated signal ends the wait
     const lockstep::LaunchResult result = lockstep::launch(launch);
     if (result.success()) return;
     if (result.signal != 0) {

@@ -33,9 +33,10 @@ void require_launcher(const RankFlags& flags);
 bool nobody_launched(const RankFlags& flags);
 
 /// Starts this program as `processes` ranks and waits. A line that several ranks print on standard error is printed
-/// once. Throws RanksFailed if they have printed what was wrong, otherwise CommunicationError.
+/// once. Throws RanksFailed if they have printed their errors, otherwise CommunicationError.
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command);
-/// The same with ranks that call `function` instead of starting the program again. It must not have used devices yet.
+/// As above with ranks that call `function` instead of starting the program again. This process must not have used
+/// devices yet.
 void launch_ranks(const RankFlags& flags, int processes, const std::function<void()>& function);
 
 /// `devices`: the devices for the ranks of this host, as in --devices.

@@ -10,7 +10,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/versions.h"
-#include "lockstep/samples/apps/program/texts_of_ranks.h"
+#include "lockstep/samples/apps/program/gather_strings.h"
 
 namespace program {
 
@@ -22,12 +22,12 @@ namespace {
 ordered_json lists_of_all(const Options& options, const ordered_json& own) {
     if (!options.group) return own;
     ordered_json all = ordered_json::array();
-    for (const std::string& text : texts_of_ranks(*options.group, own.dump()))
+    for (const std::string& text : gather_strings(*options.group, own.dump()))
         for (const ordered_json& value : ordered_json::parse(text)) all.push_back(value);
     return all;
 }
 
-/// Of all processes; only one rank may see a device by that name.
+/// Names of all processes' devices; `devices` are visible to this rank only.
 ordered_json names_of(const Options& options, const lockstep::Devices& devices) {
     ordered_json names = ordered_json::array();
     for (const lockstep::Device device : devices)
@@ -77,7 +77,7 @@ std::string describe(const Options& options, const lockstep::Devices& devices) {
     return fmt::format("{} on {}", options.parallel == "none" ? "one device" : "data-parallel", devices.str());
 }
 
-std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::int64_t steps) {
+std::string resume_hint(const std::filesystem::path& saved, int signal, std::int64_t steps) {
     const char* name = ::sigabbrev_np(signal);
     const std::string stopped =
         fmt::format("stopped by {} after {} {}; ", name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal),
@@ -96,7 +96,7 @@ void make_directory(const std::filesystem::path& path) {
 
 void require_writable(const std::filesystem::path& path) {
     if (path.empty()) return;
-    const lockstep::AtomicFile probe(path);  // nothing remains of it
+    const lockstep::AtomicFile probe(path);  // the probe leaves nothing behind
 }
 
 RunLog::RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices,
@@ -111,7 +111,7 @@ RunLog::RunLog(const Options& options, const std::string& program, const lockste
     }
     for (const auto& [name, version] : lockstep::library_versions()) head["versions"][name] = version;
     log_ = lockstep::EventLog(options.log_dir, how);
-    const auto replace = ordered_json::error_handler_t::replace;  // names of files may be other than UTF-8
+    const auto replace = ordered_json::error_handler_t::replace;  // file names may not be UTF-8
     log_.json_line(head.dump(-1, ' ', false, replace));
     log_.text("configuration", "```toml\n" + options.configuration + "```", static_cast<std::int64_t>(steps));
     log_.text("run", "```\n" + head.dump(1, ' ', false, replace) + "\n```", static_cast<std::int64_t>(steps));

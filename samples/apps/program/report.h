@@ -16,7 +16,7 @@ namespace program {
 /// Name of the score that evaluations compute.
 struct ScoreName {
     std::string name = "test accuracy";
-    bool is_share = true;  ///< printed in percent
+    bool is_share = true;  ///< whether it is printed in percent
     bool higher_is_better = true;
     /// In files: "test_accuracy".
     std::string key() const;
@@ -32,8 +32,8 @@ struct Figures {
     std::map<std::string, std::string> algorithms = {};  ///< Engine::algorithms
 };
 
-/// Writes the figures with devices, peak memory (of all processes) and versions to --json, at once or not at all.
-/// Called by every process.
+/// Writes the figures with devices, peak memory (of all processes) and versions to --json, atomically. Called by every
+/// process.
 void report(const Options& options, const Figures& figures, const lockstep::Devices& devices);
 
 /// "data-parallel on cpu:0, cpu:1", "distributed data-parallel, 2 processes (shm)".
@@ -41,7 +41,7 @@ std::string describe(const Options& options, const lockstep::Devices& devices);
 
 /// For a run that a signal has stopped: "stopped by SIGINT after 40 steps; saved, resume with the same flags and --load
 /// net". `saved`: the checkpoint; empty: not saved.
-std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::int64_t steps);
+std::string resume_hint(const std::filesystem::path& saved, int signal, std::int64_t steps);
 
 /// Creates the directory and its parents unless they exist; does nothing for an empty path. Throws InvalidArgument.
 void make_directory(const std::filesystem::path& path);
@@ -49,13 +49,13 @@ void make_directory(const std::filesystem::path& path);
 /// Throws InvalidArgument if a file cannot be written to `path`.
 void require_writable(const std::filesystem::path& path);
 
-/// The log of a run in --log-dir, for TensorBoard and as one JSON object per line: first the run, then what LogRun
-/// writes. Without a directory nothing is written. A resumed run appends to the lines of the steps that it
-/// has done, beginning with a line that has the first new step.
+/// The log of a run in --log-dir, for TensorBoard and as one JSON object per line: first the run, then the values of
+/// LogRun. Without a directory nothing is written. A resumed run appends to the lines of its steps, beginning with a
+/// line that has the first new step.
 class RunLog {
 public:
-    /// Makes the directory. `steps`: how many the run has done. Throws InvalidArgument when the files cannot be made.
-    /// Called by every process.
+    /// Creates the directory. `steps`: number of completed steps of the run. Throws InvalidArgument if the files cannot
+    /// be created. Called by every process.
     RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
     /// For LogRun and further values of a program; writes nothing without a directory.
     lockstep::EventLog& events() { return log_; }

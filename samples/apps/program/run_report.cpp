@@ -19,7 +19,7 @@ RunReport::RunReport(const std::string& name, const Options& options, const lock
     if (!training_.changes.empty()) log_->events().text("changes", training_.changes, static_cast<std::int64_t>(steps));
 }
 
-void RunReport::before_run(lockstep::Run& run) {
+void RunReport::before_run(lockstep::Runner& run) {
     const auto before = static_cast<std::int64_t>(run.state().steps);
     progress_ = std::make_unique<Progress>(options_.quiet, static_cast<std::uint64_t>(options_.epochs),
                                            std::max<std::int64_t>(run.planned_steps() - before, 0), training_.rows,
@@ -38,12 +38,12 @@ void RunReport::before_run(lockstep::Run& run) {
                         options_.load.string()));
 }
 
-void RunReport::before_epoch(lockstep::Run& run) {
+void RunReport::before_epoch(lockstep::Runner& run) {
     first_batch_ = static_cast<std::int64_t>(run.state().steps) - run.state().batch;
     first_loss_ = figures_.losses.size();
 }
 
-void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step) {
+void RunReport::after_step(lockstep::Runner& run, const lockstep::StepReport& step) {
     figures_.losses.push_back(step.loss);
     const std::int64_t batches = step.step - first_batch_ + 1;
     progress_->step(step.epoch, std::min(batches * run.state().batch_size, training_.rows), run.rows_per_second(),
@@ -51,7 +51,7 @@ void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step)
     show(run, step);
 }
 
-void RunReport::show(const lockstep::Run& run, const lockstep::StepReport& step) {
+void RunReport::show(const lockstep::Runner& run, const lockstep::StepReport& step) {
     const std::int64_t batch = step.step - first_batch_;
     if (options_.log_interval == 0 || batch % options_.log_interval != 0) return;
     const double done = 100.0 * static_cast<double>(batch) / static_cast<double>(run.batches_per_epoch());
@@ -59,17 +59,17 @@ void RunReport::show(const lockstep::Run& run, const lockstep::StepReport& step)
                      training_.rows, done, step.loss));
 }
 
-void RunReport::at_pause(lockstep::Run& run) {
+void RunReport::at_pause(lockstep::Runner& run) {
     const auto score = run.scores().find(training_.score.name);
     if (score != run.scores().end() && score->second.steps == run.state().steps) tell_of_part(run);
 }
 
-void RunReport::after_epoch(lockstep::Run& run) {
+void RunReport::after_epoch(lockstep::Runner& run) {
     reported_ = first_loss_;
     tell(run, fmt::format("epoch {}: ", run.state().epoch));
 }
 
-void RunReport::after_run(lockstep::Run& run) {
+void RunReport::after_run(lockstep::Runner& run) {
     const lockstep::RunState& state = run.state();
     if (told_ != state.steps) {
         if (run.stopped().value_or(0) != 0)
@@ -81,12 +81,12 @@ void RunReport::after_run(lockstep::Run& run) {
     }
 }
 
-void RunReport::tell_of_part(lockstep::Run& run) {
+void RunReport::tell_of_part(lockstep::Runner& run) {
     const lockstep::RunState& state = run.state();
     tell(run, fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, run.batches_per_epoch()));
 }
 
-void RunReport::tell(lockstep::Run& run, std::string line) {
+void RunReport::tell(lockstep::Runner& run, std::string line) {
     const std::span news = std::span(figures_.losses).subspan(reported_);
     reported_ = figures_.losses.size();
     told_ = run.state().steps;

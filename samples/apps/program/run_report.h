@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/parallel/run.h"
+#include "lockstep/parallel/runner.h"
 #include "lockstep/samples/apps/program/options.h"
 #include "lockstep/samples/apps/program/progress.h"
 #include "lockstep/samples/apps/program/report.h"
@@ -23,30 +23,30 @@ public:
         std::string unit;                ///< name of the rows: "samples"
         ScoreName score;                 ///< score of the reported Evaluation
         std::string changes = {};        ///< "continues with --seed 3 instead of 1", if something has changed
-        bool has_weights_alone = false;  ///< --load had weights without a run state
+        bool has_weights_alone = false;  ///< whether --load had weights without a run state
     };
-    /// Keeps the reference to `options`. `steps`: steps that the run has done.
+    /// Stores the reference to `options`. `steps`: number of completed steps of the run.
     RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, Training training,
               std::uint64_t steps);
 
-    void before_run(lockstep::Run& run) override;
-    void before_epoch(lockstep::Run& run) override;
-    void after_step(lockstep::Run& run, const lockstep::StepReport& step) override;
-    void at_pause(lockstep::Run& run) override;
-    void after_epoch(lockstep::Run& run) override;
-    void after_run(lockstep::Run& run) override;
+    void before_run(lockstep::Runner& run) override;
+    void before_epoch(lockstep::Runner& run) override;
+    void after_step(lockstep::Runner& run, const lockstep::StepReport& step) override;
+    void at_pause(lockstep::Runner& run) override;
+    void after_epoch(lockstep::Runner& run) override;
+    void after_run(lockstep::Runner& run) override;
 
     void line(const std::string& text) { progress_->line(text); }
     Figures& figures() { return figures_; }
     RunLog& log() { return *log_; }
 
 private:
-    /// `line` with the mean loss of the epoch (of the steps that this process made in it) at the epoch's end, otherwise
-    /// since the last line, and with rate and score.
-    void tell(lockstep::Run& run, std::string line);
-    void tell_of_part(lockstep::Run& run);
+    /// Prints `line` with the mean loss of the epoch (over this process's steps) at the epoch's end, otherwise since
+    /// the last line, and with rate and score.
+    void tell(lockstep::Runner& run, std::string line);
+    void tell_of_part(lockstep::Runner& run);
     /// The line that PyTorch's examples print every --log-interval batches.
-    void show(const lockstep::Run& run, const lockstep::StepReport& step);
+    void show(const lockstep::Runner& run, const lockstep::StepReport& step);
     std::string name_;
     Training training_;
     const Options& options_;
@@ -57,7 +57,7 @@ private:
     std::int64_t first_batch_ = 0;       // the step that would have been the first of the epoch
     std::size_t first_loss_ = 0;         // index of the first loss of the epoch
     std::size_t reported_ = 0;           // losses included in printed lines
-    std::optional<std::uint64_t> told_;  // the number of steps at the last line
+    std::optional<std::uint64_t> told_;  // number of steps at the last line
 };
 
 }  // namespace program

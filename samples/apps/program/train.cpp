@@ -38,7 +38,7 @@ std::map<std::string, std::string> facts_of(const Options& options, const lockst
     std::map<std::string, std::string> facts{{"seed", std::to_string(options.seed)},
                                              {"schedule", text_of_schedule(options)},
                                              {"amp", autocast ? std::string(lockstep::name_of(*autocast)) : "off"}};
-    // One shard per device is not a choice of the user: a change of devices may change the number of shards.
+    // One shard per device is not the user's choice: a change of devices may change the number of shards.
     std::string& own = facts["shards"];
     own = options.shards ? std::to_string(shards) : fmt::format("{}, one per device", shards);
     const auto before = state.fields.find("fact shards");
@@ -116,7 +116,7 @@ std::filesystem::path interrupted_file(const std::filesystem::path& save) {
     return save.parent_path() / "INTERRUPTED.safetensors";
 }
 
-void LogEvaluations::log(const lockstep::Run& run) {
+void LogEvaluations::log(const lockstep::Runner& run) {
     const auto score = run.scores().find(training_->score.name);
     const std::uint64_t steps = run.state().steps;
     if (score == run.scores().end() || score->second.steps != steps || logged_ == steps) return;

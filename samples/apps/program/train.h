@@ -28,13 +28,13 @@
 #include "lockstep/runtime/stop_signals.h"
 #include "lockstep/samples/apps/program/digest.h"
 #include "lockstep/samples/apps/program/options.h"
+#include "lockstep/samples/apps/program/ranks_agree.h"
 #include "lockstep/samples/apps/program/report.h"
 #include "lockstep/samples/apps/program/run_report.h"
-#include "lockstep/samples/apps/program/same_on_ranks.h"
 
 namespace program {
 
-/// Everything that a program trains with, except model and data.
+/// Everything that a program needs for training, except model and data.
 struct Training {
     lockstep::Optimizer& optimizer;
     std::string unit = "samples";  ///< name of the rows
@@ -67,7 +67,7 @@ void set_rate(const Options& options, const lockstep::RunState& state, lockstep:
 /// state of the resumed run, which may have had one shard per device.
 std::map<std::string, std::string> facts_of(const Options& options, const lockstep::RunState& state, int shards);
 
-/// A complete run is evaluated and saved with any flags: its facts do not change.
+/// A finished run is evaluated and saved with any flags: its facts do not change.
 void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
                             std::map<std::string, std::string>& facts);
 
@@ -92,7 +92,7 @@ std::string describe_data(const Data& data) {
     return fmt::format("{} rows, {:016x}", data.size(), digest.value());
 }
 
-/// The schedule of --schedule; null for those that are stepped elsewhere. `batches`: batches per epoch.
+/// The schedule of --schedule; null for schedules that are stepped elsewhere. `batches`: batches per epoch.
 std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockstep::Optimizer& optimizer,
                                                   std::int64_t batches);
 /// The rule of --rates; null: none.
@@ -101,7 +101,7 @@ std::unique_ptr<lockstep::AdaptiveRates> rates_of_flags(const Options& options);
 /// Start of a run.
 struct Beginning {
     lockstep::RunState state;
-    bool has_weights_alone = false;  ///< --load has weights but no run state
+    bool has_weights_alone = false;  ///< whether --load has weights but no run state
 };
 
 /// Loads the checkpoint of --load into model and optimizer.
@@ -123,10 +123,10 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
         if (options.weight_decay) optimizer.set_setting("weight_decay", *options.weight_decay);
     }
     if (options.group) {
-        require_same_on_ranks(*options.group,
-                              {fmt::format("a run of {} steps in --load", state.steps),
-                               fmt::format("a run in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
-                               "the rates " + rates_of(optimizer)});
+        require_ranks_agree(*options.group,
+                            {fmt::format("a run of {} steps in --load", state.steps),
+                             fmt::format("a run in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
+                             "the rates " + rates_of(optimizer)});
         model.engine().verify_replicas();
     }
     return begin;
@@ -139,18 +139,18 @@ std::filesystem::path interrupted_file(const std::filesystem::path& save);
 class LogEvaluations final : public lockstep::RunHook {
 public:
     LogEvaluations(const Training& training, RunReport& report) : training_(&training), report_(&report) {}
-    void at_pause(lockstep::Run& run) override { log(run); }
-    void after_epoch(lockstep::Run& run) override { log(run); }
-    void after_run(lockstep::Run& run) override { log(run); }
+    void at_pause(lockstep::Runner& run) override { log(run); }
+    void after_epoch(lockstep::Runner& run) override { log(run); }
+    void after_run(lockstep::Runner& run) override { log(run); }
 
 private:
-    void log(const lockstep::Run& run);
+    void log(const lockstep::Runner& run);
     const Training* training_;
     RunReport* report_;
-    std::uint64_t logged_ = 0;  // steps of the evaluation that was logged last
+    std::uint64_t logged_ = 0;  // steps at the last logged evaluation
 };
 
-/// Trains on the rows of `loader` as the options say, or until a signal stops it, which is then returned.
+/// Trains on the rows of `loader` according to the options, or until a signal stops it, which is then returned.
 /// `began`: start time of the program.
 template <class Model, class Data, class LossFunction>
 std::optional<Stop> train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
@@ -159,7 +159,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     if (!training.evaluate && (options.schedule.name == "plateau" || options.early_stop > 0 || !options.best.empty()))
         throw UsageError("--schedule plateau, --early-stop and --best require evaluations; this program makes none");
     std::optional<lockstep::CheckpointLock> lock;
-    if (!options.save.empty() && options.leads()) lock.emplace(options.save);
+    if (!options.save.empty() && options.is_rank0()) lock.emplace(options.save);
     require_writable(options.json);
     const auto schedule = schedule_of(options, training.optimizer, loader.batches());
     const auto rates = rates_of_flags(options);
@@ -178,7 +178,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     keep_facts_of_finished(options, state, facts);
     std::vector<lockstep::GradientClip> clip;
     if (options.clip > 0) clip.emplace_back(lockstep::ClipGradNorm{.max_norm = options.clip});
-    // Scaling is for the range of f16; bf16 has the range of f32.
+    // f16 needs scaling because of its small range; bf16 has the range of f32.
     lockstep::GradScaler scaler({.enabled = options.autocast() == lockstep::DType::f16});
     lockstep::Runner runner(
         model, training.optimizer, loader, loss,
@@ -190,7 +190,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
              .accumulation_steps = options.accumulation_steps, .clip = clip, .scaler = &scaler, .rates = rates.get()}});
     const std::string changes = accepted_changes(options, state, runner.facts(), loader.options().batch_size);
     state.seed = std::stoull(facts.at("seed"));
-    runner.go_on_from(state);
+    runner.resume_from(state);
     const lockstep::StopSignals signals(options.stop_signals);
     runner.stop_on(signals);
 
@@ -204,7 +204,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
                                               state.steps));
     runner.add(lockstep::LogRun(report->log().events()));
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
-    // After the evaluation, which reports the rate of the steps before it.
+    // After the evaluation, which reports the rate of the previous steps.
     if (schedule)
         runner.add(lockstep::FollowSchedule(*schedule, options.schedule.name == "one-cycle"
                                                            ? lockstep::ScheduleBy::step
@@ -240,7 +240,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     const int signal = runner.stopped().value_or(0);
     if (signal == 0) return std::nullopt;
     return Stop{signal,
-                options.leads() ? how_to_go_on(saved, signal, static_cast<std::int64_t>(runner.state().steps)) : ""};
+                options.is_rank0() ? resume_hint(saved, signal, static_cast<std::int64_t>(runner.state().steps)) : ""};
 }
 
 }  // namespace program

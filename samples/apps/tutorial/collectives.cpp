@@ -21,7 +21,7 @@ void say_data(const ls::ProcessGroup& group, const ls::Tensor& tensor) {
     say("Rank {} has data {}", group.rank(), text_of(tensor));
 }
 
-/// `count` tensors of one element, for those who need them.
+/// `count` tensors of one element, for operations that need several.
 std::vector<ls::Tensor> singles(int count, double value = 0, double step = 0) {
     std::vector<ls::Tensor> tensors;
     for (int i = 0; i < count; ++i) tensors.push_back(ls::Tensor::full({1}, value + i * step));
@@ -87,7 +87,7 @@ void ring(ls::ProcessGroup& group) {
     const int left = (group.rank() + group.size() - 1) % group.size(), right = (group.rank() + 1) % group.size();
     const ls::Tensor sum = ls::Tensor::full({2, 2}, group.rank() + 1);
     ls::Tensor given = sum.clone(), taken = sum.clone();
-    for (int step = 1; step < group.size(); ++step) {  // each tensor goes once around
+    for (int step = 1; step < group.size(); ++step) {  // each tensor is passed once around the ring
         const ls::ProcessGroup::Work request = group.isend(given, right);
         group.recv(taken, left);
         sum.copy_(sum + taken);

@@ -22,7 +22,7 @@ void non_blocking_messages(ls::ProcessGroup& group) {
     if (group.rank() == 0) tensor.fill_(1);
     const ls::ProcessGroup::Work request = group.rank() == 0 ? group.isend(tensor, 1) : group.irecv(tensor, 0);
     say("Rank {} {}", group.rank(), group.rank() == 0 ? "started sending" : "started receiving");
-    request.wait();  // until then the tensor belongs to the message
+    request.wait();  // until then the message uses the tensor
     say("Rank {} has data {:.1f}", group.rank(), tensor.item());
 }
 

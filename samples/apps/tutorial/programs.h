@@ -13,7 +13,7 @@
 
 namespace tutorial {
 
-/// One line, at once: the ranks share their output.
+/// Prints one line in one write, because the ranks share their output.
 template <class... Arguments>
 void say(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
     const std::string line = fmt::format(text, std::forward<Arguments>(arguments)...) + '\n';

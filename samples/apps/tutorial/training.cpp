@@ -58,7 +58,7 @@ void train(ls::ProcessGroup& group, const Training& training) {
 
     ls::manual_seed(training.seed);  // the same weights on all ranks,
     Net net;
-    ls::manual_seed(training.seed + static_cast<std::uint64_t>(group.rank()) + 1);  // and other masks
+    ls::manual_seed(training.seed + static_cast<std::uint64_t>(group.rank()) + 1);  // and different masks
     ls::SGD sgd(net, {.lr = 0.01, .momentum = 0.5});
     std::mt19937_64 order(training.seed);
     for (std::int64_t epoch = 0; epoch < training.epochs; ++epoch) {

@@ -60,9 +60,8 @@ std::string describe(const lockstep::SegmentationFolder& images);
 /// Throws UsageError for scaled images that are too small for the network, which halves them four times.
 void require_room(const std::string& what, double scale, std::int64_t height, std::int64_t width);
 
-/// The rows to train on and those to validate on, of which there are floor(size * percent / 100): the split that the
-/// PyTorch program makes with its seed 0. Throws UsageError for a share that leaves one part empty, unless
-/// percent is 0.
+/// The rows to train on and those to validate on, of which there are floor(size * percent / 100): the split of the
+/// PyTorch program with its seed 0. Throws UsageError for a share that leaves one part empty, unless percent is 0.
 struct Split {
     Images training;
     std::optional<Images> validation;

@@ -19,10 +19,10 @@
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/apps/program/gather_strings.h"
+#include "lockstep/samples/apps/program/ranks_agree.h"
 #include "lockstep/samples/apps/program/report.h"
-#include "lockstep/samples/apps/program/same_on_ranks.h"
 #include "lockstep/samples/apps/program/strategy.h"
-#include "lockstep/samples/apps/program/texts_of_ranks.h"
 #include "lockstep/samples/apps/unet/commands.h"
 #include "lockstep/samples/apps/unet/data.h"
 #include "lockstep/samples/apps/unet/model_file.h"
@@ -46,10 +46,7 @@ bool is_jpeg(const std::filesystem::path& path) { return path.extension() == ".j
 
 void add_flags(CLI::App& app, EvaluateFlags& flags) {
     app.option_defaults()->group("Model and images");
-    app.add_option("--model,-m,--load,-f", flags.model,
-                   "weights: a checkpoint of unet train, or a .pth of the PyTorch program (required)")
-        ->type_name("FILE")
-        ->required();
+    add_model_flag(app, flags.model);
     app.add_option("--scale,-s", flags.scale, "factor for the sides of the images; default as in training, else 0.5")
         ->type_name("NUMBER")
         ->check(program::is_between(0, 1, false));
@@ -79,7 +76,7 @@ using Scores = std::map<std::int64_t, ImageScore>;
 /// The scores of all processes, by row.
 Scores of_all(const program::Options& options, std::size_t classes, Scores own) {
     if (!options.group) return own;
-    // Counts, as they are in memory: row, whether logits are numbers, three counts for each class.
+    // Counts, as they are in memory: row, whether logits are finite, three counts for each class.
     std::vector<std::int64_t> numbers;
     for (const auto& [row, score] : own) {
         numbers.insert(numbers.end(), {row, score.is_number ? 1 : 0});
@@ -90,7 +87,7 @@ Scores of_all(const program::Options& options, std::size_t classes, Scores own) 
     std::memcpy(bytes.data(), numbers.data(), bytes.size());
     const std::size_t stride = 2 + 3 * classes;
     Scores all;
-    for (const std::string& part : program::texts_of_ranks(*options.group, bytes)) {
+    for (const std::string& part : program::gather_strings(*options.group, bytes)) {
         numbers.resize(part.size() / sizeof(std::int64_t));
         std::memcpy(numbers.data(), part.data(), part.size());
         for (std::size_t at = 0; at + stride <= numbers.size(); at += stride) {
@@ -115,7 +112,7 @@ std::vector<Pixels> pixels_of(const Scores& scores) {
     return sum;
 }
 
-/// The image, its true mask and the network's, as it sees them.
+/// The image, its true mask and the predicted mask, in the network's scale.
 void draw_sheet(const EvaluateFlags& flags, UNet net, const ls::SegmentationFolder& images, const Images& rows) {
     const ls::NoGrad no_grad;
     ls::set_training(net, false);
@@ -148,7 +145,7 @@ std::string name_of_value(const ls::SegmentationFolder& images, std::size_t clas
 
 struct Evaluated {
     std::map<std::string, double> dice;  ///< by image
-    std::vector<Pixels> classes;         ///< of all images together
+    std::vector<Pixels> classes;         ///< totals over all images
     double mean = 0;
 };
 
@@ -184,7 +181,7 @@ void print(const ls::SegmentationFolder& images, const Evaluated& found) {
 
 void evaluate(const EvaluateFlags& flags, const program::Options& options) {
     const ModelFile file = describe(flags.model);
-    if (options.leads()) {
+    if (options.is_rank0()) {
         program::require_writable(options.json);
         program::require_writable(flags.sheet);
     }
@@ -201,7 +198,7 @@ void evaluate(const EvaluateFlags& flags, const program::Options& options) {
     const Images rows = flags.validation < 100 ? split(images, flags.validation).validation.value()
                                                : ls::random_split(images, {images.size()}, 0)[0];
     if (options.group)
-        program::require_same_on_ranks(*options.group, {fmt::format("{} images to evaluate", rows.size())});
+        program::require_ranks_agree(*options.group, {fmt::format("{} images to evaluate", rows.size())});
     program::with_model(options, UNet(file.net), [&](auto& model) {
         ls::load(model, flags.model);
         ls::Loader loader(model, rows,
@@ -209,7 +206,7 @@ void evaluate(const EvaluateFlags& flags, const program::Options& options) {
                            .workers = options.workers});
         const auto classes = static_cast<std::size_t>(std::max<std::int64_t>(file.net.classes, 2));
         const Scores scores = of_all(options, classes, scores_of_images(model, loader));
-        if (!options.leads()) return;
+        if (!options.is_rank0()) return;
         std::map<std::int64_t, double> by_row;
         bool all_numbers = true;
         for (const auto& [row, score] : scores) {

@@ -11,10 +11,10 @@
 
 namespace unet {
 
-/// How dice of several classes becomes one number.
+/// How dice of several classes is reduced to one number.
 enum class DiceOf : std::uint8_t {
     classes,  ///< the mean over all classes
-    pooled,   ///< one dice of all classes together, as in the PyTorch program since the end of 2022
+    pooled,   ///< one dice for all classes together, as in the PyTorch program since the end of 2022
     none      ///< cross-entropy only
 };
 
@@ -22,12 +22,12 @@ enum class DiceOf : std::uint8_t {
 /// batch.
 struct SegmentationLoss {
     DiceOf dice = DiceOf::classes;
-    /// Weights of the classes (C) in cross-entropy, whose mean is weighted. Undefined: all count alike.
+    /// Weights of the classes (C) in cross-entropy, whose mean is weighted. Undefined: equal weights.
     lockstep::Tensor class_weights = {};
-    /// For a single class the weight of pixels that belong to it (1), which is torch's pos_weight; then class_weights
+    /// For a single class: the weight of pixels that belong to it (1), which is torch's pos_weight; then class_weights
     /// are 1 and that.
     lockstep::Tensor pos_weight = {};
-    bool ignores = false;  ///< pixels of lockstep::ignored_class count nothing
+    bool ignores = false;  ///< whether pixels of lockstep::ignored_class are excluded
 
     lockstep::Loss operator()(const lockstep::Tensor& logits, const lockstep::Tensor& masks) const {
         namespace ls = lockstep;
@@ -46,7 +46,7 @@ private:
         return lockstep::BceWithLogitsLoss{{.pos_weight = pos_weight}}(logits.squeeze(1),
                                                                        masks.to(lockstep::DType::f32));
     }
-    /// The same mean over the pixels that count. It is the cross-entropy of two classes with logits 0 and x.
+    /// The same mean over the included pixels. It is the cross-entropy of two classes with logits 0 and x.
     lockstep::Loss kept_entropy(const lockstep::Tensor& logits, const lockstep::Tensor& masks) const {
         namespace ls = lockstep;
         const ls::Tensor both = ls::cat({logits.detach() * 0.0, logits}, 1);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -67,7 +68,7 @@ Options network(const Shapes& shapes, const std::filesystem::path& path) {
     return net;
 }
 
-/// The values of classes in those numbers; nothing if they do not fit the number of classes.
+/// The values of classes in those numbers; nullopt if they do not fit the number of classes.
 std::optional<std::vector<ls::MaskValue>> mask_values_of(const std::vector<std::vector<std::int64_t>>& numbers,
                                                          std::int64_t classes) {
     std::size_t channels = numbers.empty() ? 0 : numbers[0].size();
@@ -95,8 +96,8 @@ std::vector<ls::MaskValue> mask_values_in(const std::string& text, const Options
                                     text.substr(0, 80), net.classes));
 }
 
-/// The list that the PyTorch program saves with the weights: numbers, or lists of them for colours. A mask of one bit
-/// has False and True.
+/// The list that the PyTorch program saves with the weights: numbers, or lists of them for colours. A one-bit mask has
+/// False and True.
 std::vector<ls::MaskValue> mask_values_in(const ls::PthValue& value, const Options& net,
                                           const std::filesystem::path& path) {
     const auto number_of = [](const ls::PthValue& number) -> std::int64_t {
@@ -138,6 +139,13 @@ std::map<std::uint8_t, std::array<std::uint8_t, 3>> palette_in(const std::string
 }
 
 }  // namespace
+
+void add_model_flag(CLI::App& app, std::filesystem::path& model) {
+    app.add_option("--model,-m,--load,-f", model,
+                   "weights: a checkpoint of unet train, or a .pth of the PyTorch program (required)")
+        ->type_name("FILE")
+        ->required();
+}
 
 ModelFile describe(const std::filesystem::path& path) {
     ModelFile found;

@@ -12,7 +12,14 @@
 #include "lockstep/parallel/data/segmentation_folder.h"
 #include "lockstep/samples/apps/unet/net.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace unet {
+
+/// Adds the required flag --model to a command that reads a trained network.
+void add_model_flag(CLI::App& app, std::filesystem::path& model);
 
 struct ModelFile {
     Options net;
@@ -34,7 +41,7 @@ std::map<std::string, std::string> metadata_of(const lockstep::SegmentationFolde
 
 /// "0,255", "0:0:0,255:0:0": the values of classes, as in --mask-values.
 std::string text_of(const std::vector<lockstep::MaskValue>& values);
-/// The values in this format; nothing for other text.
+/// The values in this format; nullopt for other text.
 std::optional<std::vector<lockstep::MaskValue>> values_in(const std::string& text);
 
 /// "--classes 2 --width 64 --bilinear": the flags that make such a network.

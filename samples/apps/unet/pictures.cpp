@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace unet {
 
@@ -67,7 +68,7 @@ ls::HostImage overlay(const ls::HostImage& image, const ClassMap& map) {
 ls::HostImage sheet(const std::vector<ls::HostImage>& pictures, std::size_t columns) {
     constexpr std::size_t line = 4;
     const auto height = static_cast<std::size_t>(pictures.at(0).height),
-               width = static_cast<std::size_t>(pictures[0].width), rows = (pictures.size() + columns - 1) / columns,
+               width = static_cast<std::size_t>(pictures[0].width), rows = ls::ceil_div(pictures.size(), columns),
                whole_width = columns * (width + line) - line, whole_height = rows * (height + line) - line;
     ls::HostImage all{static_cast<std::int64_t>(whole_height),
                       static_cast<std::int64_t>(whole_width),

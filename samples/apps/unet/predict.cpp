@@ -45,10 +45,7 @@ struct PredictFlags {
 };
 
 void add_flags(CLI::App& app, PredictFlags& flags) {
-    app.add_option("--model,-m,--load,-f", flags.model,
-                   "weights: a checkpoint of unet train, or a .pth of the PyTorch program (required)")
-        ->type_name("FILE")
-        ->required();
+    add_model_flag(app, flags.model);
     app.add_option("--input,-i,INPUT", flags.inputs, "images, or folders of images (required)")
         ->type_name("PATH ...")
         ->required();
@@ -95,8 +92,8 @@ std::string name_behind(const Path& path) {
     return {};
 }
 
-/// The files of a folder that are images by their name, in order of names. Hidden ones are skipped, and so are masks
-/// and overlays of other images there.
+/// The files of a folder that are images by their name, in order of names. Hidden files are skipped, and so are masks
+/// and overlays of other images in the folder.
 std::vector<Path> images_in(const Path& folder) {
     std::vector<Path> found;
     std::error_code error;
@@ -128,7 +125,7 @@ struct Work {
 };
 
 /// Throws UsageError if a file would be both read and written, or written twice. Links are followed.
-void require_files_apart(const std::vector<Work>& all, const Path& model) {
+void require_distinct_paths(const std::vector<Work>& all, const Path& model) {
     std::map<std::pair<dev_t, ino_t>, std::string> read;
     const auto file_of = [](const Path& path) -> std::optional<std::pair<dev_t, ino_t>> {
         struct stat found {};
@@ -189,7 +186,7 @@ std::vector<Work> work_of(const PredictFlags& flags) {
         const Path mask = outputs.empty() ? images[i].parent_path() / name : is_folder ? outputs[0] / name : outputs[i];
         work.push_back({images[i], mask, flags.overlay ? overlay_path(mask) : Path()});
     }
-    require_files_apart(work, flags.model);
+    require_distinct_paths(work, flags.model);
     if (is_folder) program::make_directory(outputs[0]);
     if (!is_folder)
         for (const Path& output : outputs) program::make_directory(output.parent_path());
@@ -213,7 +210,7 @@ lockstep::Device device_of(const PredictFlags& flags) {
     return lockstep::Device::cpu(0);
 }
 
-/// The network's mask of an image, in the image's size, as the PyTorch program makes it.
+/// The network's mask of an image, in the image's size, computed as in the PyTorch program.
 ClassMap mask_of(lockstep::DataParallel<UNet>& model, const lockstep::HostImage& image, double scale,
                  double threshold) {
     const lockstep::Tensor x =

@@ -32,8 +32,8 @@ void for_each_part(Model& model, lockstep::Loader<Data>& loader, Body body) {
     }
 }
 
-/// Dice of every image of `loader`, by its row there, for those that this process has. `ignores`: pixels of
-/// ignored_class count nothing.
+/// Dice of every image of `loader`, by row, for this process's images. `ignores`: whether pixels of ignored_class are
+/// excluded.
 template <class Model, class Data>
 std::map<std::int64_t, double> dice_of_images(Model& model, lockstep::Loader<Data>& loader, bool ignores = false) {
     const std::optional<std::int64_t> ignored = ignores ? std::optional(lockstep::ignored_class) : std::nullopt;
@@ -45,7 +45,7 @@ std::map<std::int64_t, double> dice_of_images(Model& model, lockstep::Loader<Dat
     return dice;
 }
 
-/// Scores in units whose sums have the same bits in any order.
+/// Scores in units whose sums are bit-identical in any order.
 constexpr double score_unit = 1.0 / 4294967296.0;
 inline std::int64_t sum_of(const std::map<std::int64_t, double>& dice) {
     std::int64_t sum = 0;
@@ -53,7 +53,8 @@ inline std::int64_t sum_of(const std::map<std::int64_t, double>& dice) {
     return sum;
 }
 
-/// The mean over all images of `loader`, of all processes. Its bits do not depend on which process computed what.
+/// The mean over all images of `loader`, of all processes. It is bit-identical for any assignment of images to
+/// processes.
 template <class Model, class Data>
 double mean_dice(Model& model, lockstep::Loader<Data>& loader, bool ignores = false) {
     const std::int64_t sum = model.engine().sum_over_ranks(sum_of(dice_of_images(model, loader, ignores)));
@@ -87,8 +88,8 @@ struct ImageScore {
     }
 };
 
-/// Counts of pixels in every image of `loader`, by its row there, for those that this process has. A network of a
-/// single class has two here. Pixels of ignored_class are left out.
+/// Counts of pixels in every image of `loader`, by row, for this process's images. A network of a single class has two
+/// here. Pixels of ignored_class are excluded.
 template <class Model, class Data>
 std::map<std::int64_t, ImageScore> scores_of_images(Model& model, lockstep::Loader<Data>& loader) {
     std::map<std::int64_t, ImageScore> scores;

@@ -1,4 +1,4 @@
-// unet train: the flags of the PyTorch program and those of all programs here, and what they make.
+// unet train: the flags of the PyTorch program and those of all programs here, and the training that they describe.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,8 +14,8 @@
 
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/apps/program/ranks_agree.h"
 #include "lockstep/samples/apps/program/report.h"
-#include "lockstep/samples/apps/program/same_on_ranks.h"
 #include "lockstep/samples/apps/program/strategy.h"
 #include "lockstep/samples/apps/program/train.h"
 #include "lockstep/samples/apps/unet/commands.h"
@@ -40,11 +40,11 @@ struct TrainFlags {
 };
 
 constexpr int evaluations_per_epoch = 5;
-constexpr std::int64_t validation_rows = 4;  ///< at least so many at once
+constexpr std::int64_t validation_rows = 4;  ///< minimum number of rows at once
 
 void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     const auto one_of = [](const std::vector<std::string>& names) { return CLI::IsMember(names).description(""); };
-    // First, so that other flags that are given win.
+    // First, so that other given flags override it.
     app.option_defaults()->group("Training");
     app.add_option_function<std::string>(
            "--recipe",
@@ -186,8 +186,8 @@ bool contains(const std::vector<ls::MaskValue>& all, const ls::MaskValue& value)
     return std::find(all.begin(), all.end(), value) != all.end();
 }
 
-/// The images, with the classes of --mask-values; or those of the weights, if the masks have no other values; or, where
-/// a new run begins with weights, those of the masks.
+/// The images, with the classes of --mask-values; or those of the weights, if the masks have no other values; or, if a
+/// new run begins with weights, those of the masks.
 ls::SegmentationFolder open_for_training(const TrainFlags& flags, const program::Options& options,
                                          const std::optional<ModelFile>& file) {
     DataOptions data{.directory = options.data,
@@ -216,7 +216,7 @@ ls::SegmentationFolder open_for_training(const TrainFlags& flags, const program:
         const auto& found = images.mask_values();
         if (std::all_of(found.begin(), found.end(),
                         [&](const auto& value) { return contains(file->mask_values, value); }))
-            throw;  // something else is wrong
+            throw;  // a different error
         if (!options.quiet)
             fmt::print("unet: masks have the values {}, {} was saved with {}; class numbers follow the masks\n",
                        text_of(found), options.load.string(), text_of(file->mask_values));
@@ -245,11 +245,11 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
                         parts.training.size()));
     const auto metadata = metadata_of(images, ignored, flags.scale);
     if (options.group)
-        program::require_same_on_ranks(
+        program::require_ranks_agree(
             *options.group, {fmt::format("{} images to train on", parts.training.size()),
                              fmt::format("{} images to validate on", parts.validation ? parts.validation->size() : 0),
                              "the mask values " + metadata.at("mask_values")});
-    if (options.leads()) program::make_directory(options.save.parent_path());
+    if (options.is_rank0()) program::make_directory(options.save.parent_path());
 
     ls::manual_seed(options.seed);
     flags.net.channels = images.channels();

@@ -1,4 +1,4 @@
-// U-Net on a folder of images and masks: trains it, makes masks of new images, and measures how good they are.
+// U-Net on a folder of images and masks: trains it, predicts masks of new images, and measures their quality.
 #include <CLI/CLI.hpp>
 #include <array>
 #include <string_view>

@@ -1,4 +1,4 @@
-// What exercise_transport sends and expects, and how it compares.
+// Data that exercise_transport sends and expects, and comparisons.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/process_group.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 using Bytes = std::vector<unsigned char>;
 using Clock = std::chrono::steady_clock;
 
-inline constexpr std::size_t most_failures = 12;
-// A multiple of 4, not of 8 or 16. Sanitizers make the loops here 10 and 25 times slower, and see one rank at a time.
+inline constexpr std::size_t max_failures = 12;
+// A multiple of 4, not of 8 or 16. Sanitizers make the loops here 10 and 25 times slower, and check one rank at a time.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr std::size_t large = (std::size_t{1} << 17) + 20;
 #else
@@ -33,7 +33,7 @@ inline std::uint64_t scramble(std::uint64_t x) {
     return x ^ (x >> 32);
 }
 
-/// What rank `from` puts at byte `i` of what it sends to rank `to` in the call number `call`.
+/// Byte `i` of the data that rank `from` sends to rank `to` in call number `call`.
 inline unsigned char byte_at(std::uint64_t call, int from, int to, std::size_t i) {
     return static_cast<unsigned char>(scramble(call * 1009 + static_cast<std::uint64_t>(from * 64 + to)) +
                                       scramble(i / 4) + i);
@@ -45,8 +45,8 @@ inline Bytes sent_bytes(std::uint64_t call, int from, int to, std::size_t size) 
     return bytes;
 }
 
-/// The element i that `rank` gives to a reduction. Sums and products of 8 ranks are exact in every floating type;
-/// integers take all values and wrap.
+/// Element i of a reduction's input on `rank`. Sums and products of 8 ranks are exact in every floating type; integers
+/// take all values and wrap.
 template <class T>
 std::int64_t number_at(ReduceOp op, int rank, std::size_t i) {
     const std::uint64_t bits = scramble(i * 64 + static_cast<std::uint64_t>(rank));
@@ -79,7 +79,7 @@ Bytes elements(ReduceOp op, int rank, std::size_t begin, std::size_t count) {
     return bytes;
 }
 
-/// In integers of 64 bits, which wrap as narrower ones do.
+/// In 64-bit integers, which wrap as narrower ones do.
 inline std::int64_t fold(ReduceOp op, bool boolean, std::int64_t a, std::int64_t b) {
     const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
     if (op == ReduceOp::min || (boolean && op == ReduceOp::product)) return std::min(a, b);
@@ -122,7 +122,7 @@ public:
     void put(std::size_t at, const Bytes& content) {
         std::copy(content.begin(), content.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(guard + at));
     }
-    /// Empty, or how it differs from `expected`.
+    /// Difference from `expected`; empty: equal.
     std::string difference(const Bytes& expected) const {
         for (std::size_t i = 0; i < bytes_.size(); ++i) {
             const bool inside = i >= guard && i - guard < expected.size();
@@ -140,7 +140,7 @@ private:
 
 inline Deadline soon() { return RunClock::now() + std::chrono::seconds(60); }
 
-/// What went wrong; no more than a dozen lines of it.
+/// Errors found; at most a dozen lines.
 class Failures {
 public:
     void check(const std::string& what, const Target& target, const Bytes& expected) {
@@ -148,7 +148,7 @@ public:
         require(difference.empty(), what + ": " + difference);
     }
     void require(bool good, const std::string& what) {
-        if (!good && lines_.size() < most_failures) lines_.push_back(what);
+        if (!good && lines_.size() < max_failures) lines_.push_back(what);
     }
     const std::vector<std::string>& lines() const { return lines_; }
 
@@ -156,7 +156,7 @@ private:
     std::vector<std::string> lines_;
 };
 
-/// The part that sends messages.
+/// The part of the exercise with messages.
 void exercise_messages(Transport& transport, int rank, int size, Failures& failures);
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

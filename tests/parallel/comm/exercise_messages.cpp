@@ -5,11 +5,12 @@
 
 #include "lockstep/tests/parallel/comm/exercise_data.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 namespace {
 
-/// A message's bytes are fixed by a number, the sender and the receiver, so that the receiver knows what to expect.
+/// The bytes of a message depend on a number, the sender and the receiver, so that the receiver knows the expected
+/// bytes.
 class Messages {
 public:
     Messages(Transport& transport, int rank, int size, Failures& failures)
@@ -31,7 +32,7 @@ private:
         std::unique_ptr<Message> message;
         Target target;
         Bytes expected;
-        int from;  ///< -1: a sent one
+        int from;  ///< -1: a send
         std::string name;
         bool done = false;
     };
@@ -50,7 +51,7 @@ private:
     void post_receive_from_anybody(std::vector<Pending>& list, std::uint64_t call, int from, std::size_t bytes,
                                    std::uint32_t tag) {
         list.push_back(
-            {nullptr, Target(bytes), sent_bytes(call, from, rank_, bytes), from, "message from anybody", false});
+            {nullptr, Target(bytes), sent_bytes(call, from, rank_, bytes), from, "message from any source", false});
         list.back().message = transport_.receive(list.back().target.data(), bytes, Transport::any_source, tag);
     }
     static bool advance(std::vector<Pending>& list) {
@@ -64,7 +65,7 @@ private:
     void finish(std::vector<Pending>& list) {
         const Deadline deadline = soon();
         while (!advance(list)) {
-            if (RunClock::now() > deadline) throw TransportError("messages are not done after a minute");
+            if (RunClock::now() > deadline) throw TransportError("messages are incomplete after a minute");
             std::this_thread::yield();
         }
         for (Pending& one : list) {
@@ -80,7 +81,7 @@ private:
         for (int step = 1; step < size_; ++step) call((rank_ + step) % size_);
     }
 
-    /// Sent by rising tag, received by falling one; of size 0 to some thousands.
+    /// Sent in order of rising tags, received in order of falling ones; sizes from 0 to some thousands.
     void tags_out_of_order(std::vector<Pending>& list) {
         constexpr std::uint32_t tags = 12;
         const auto bytes = [](std::uint32_t tag) { return std::size_t{tag} * tag * tag * 3; };
@@ -126,19 +127,20 @@ private:
             std::vector<int> seen;
             for (int i = 0; i + 1 < size_; ++i) {
                 Pending& one = list[static_cast<std::size_t>(i)];
-                if (!one.done) throw TransportError("messages from anybody are not done after a minute");
+                if (!one.done) throw TransportError("messages from any source are incomplete after a minute");
                 seen.push_back(one.message->source());
-                failures_.check("message from anybody", one.target, sent_bytes(bytes, seen.back(), rank_, bytes));
+                failures_.check("message from any source", one.target, sent_bytes(bytes, seen.back(), rank_, bytes));
             }
             seen.push_back(rank_);
             std::sort(seen.begin(), seen.end());
             for (int r = 0; r < size_; ++r)
-                failures_.require(seen[static_cast<std::size_t>(r)] == r, "messages from anybody: a source is missing");
+                failures_.require(seen[static_cast<std::size_t>(r)] == r,
+                                  "messages from any source: a source is missing");
             transport_.barrier(soon());
         }
     }
 
-    /// Receives from anybody and from one rank take what comes in the order in which they were asked for.
+    /// Receives from any rank and from one rank get the messages in the order of the calls.
     void anybody_in_turn(std::vector<Pending>& list) {
         constexpr std::uint64_t count = 5;
         const auto from_last = [&](int call) {
@@ -157,7 +159,7 @@ private:
         }
     }
 
-    /// What has come without being asked for is announced, one after the other.
+    /// Messages that arrive without a receive are announced, one after the other.
     void announced_ones() {
         std::vector<Pending> sent;
         peers([&](int to) { post_send(sent, 2, to, large, 13); });
@@ -177,12 +179,13 @@ private:
         }
         finish(sent);
         transport_.barrier(soon());
-        failures_.require(transport_.announced(13) == Transport::any_source, "a message that nobody sent is announced");
+        failures_.require(transport_.announced(13) == Transport::any_source,
+                          "a message that was never sent is announced");
         transport_.barrier(soon());
     }
 
-    /// Even ranks wait in a collective while odd ones wait for a message of theirs: `meanwhile` must move it on. And
-    /// messages pass by a collective without being mistaken for a part of it.
+    /// Even ranks wait in a collective while odd ones wait for a message from them: `meanwhile` must make progress on
+    /// it. Also, messages must not be mistaken for a part of a collective.
     void during_collectives(std::vector<Pending>& list) {
         const int other = rank_ ^ 1;
         if (other < size_) {
@@ -199,7 +202,7 @@ private:
         advance(list);
         Target data(elements<float>(ReduceOp::sum, rank_, 0, 5000));
         transport_.all_reduce(data.data(), 5000, DType::f32, ReduceOp::sum, soon());
-        failures_.check("all_reduce beside messages", data, reduced<float>(ReduceOp::sum, size_, 0, 5000));
+        failures_.check("all_reduce during messages", data, reduced<float>(ReduceOp::sum, size_, 0, 5000));
         peers([&](int from) { post_receive(list, 5, from, 5000, 1); });
         finish(list);
     }
@@ -215,4 +218,4 @@ void exercise_messages(Transport& transport, int rank, int size, Failures& failu
     Messages(transport, rank, size, failures).run();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

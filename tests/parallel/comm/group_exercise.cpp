@@ -8,12 +8,12 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/comm/exercise_data.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 namespace {
 
-/// How a tensor of n elements lies.
-enum class Lie { plain, strided, device, strided_on_device };
+/// Memory layout of a tensor of n elements.
+enum class MemoryLayout { plain, strided, device, strided_on_device };
 
 Bytes bytes_of(const Tensor& tensor) {
     const Tensor host = tensor.to(Device::host()).contiguous();
@@ -32,15 +32,15 @@ Tensor plain_tensor(const Bytes& bytes, DType dtype, const Shape& shape) {
     return tensor;
 }
 
-Tensor tensor_of(const Bytes& bytes, DType dtype, const Shape& shape, Lie lie = Lie::plain,
+Tensor tensor_of(const Bytes& bytes, DType dtype, const Shape& shape, MemoryLayout layout = MemoryLayout::plain,
                  Device device = Device::host()) {
     const Tensor plain = plain_tensor(bytes, dtype, shape);
-    if (lie == Lie::plain) return plain;
-    if (lie == Lie::device) return plain.to(device);
+    if (layout == MemoryLayout::plain) return plain;
+    if (layout == MemoryLayout::device) return plain.to(device);
     Shape wide = shape;  // every second column of a wider one
     wide.push_back(2);
-    const Tensor target =
-        Tensor::zeros(wide, dtype, lie == Lie::strided ? Device::host() : device).select(wide.dims() - 1, 1);
+    const Tensor target = Tensor::zeros(wide, dtype, layout == MemoryLayout::strided ? Device::host() : device)
+                              .select(wide.dims() - 1, 1);
     target.copy_(plain);
     return target;
 }
@@ -58,7 +58,9 @@ public:
                     reductions<decltype(element)>();
                     moves<decltype(element)>();
                 });
-            for (const Lie lie : {Lie::strided, Lie::device, Lie::strided_on_device}) lies(lie);
+            for (const MemoryLayout layout :
+                 {MemoryLayout::strided, MemoryLayout::device, MemoryLayout::strided_on_device})
+                layouts(layout);
             means();
             uneven();
             asynchronous();
@@ -109,7 +111,7 @@ private:
     void moves() {
         constexpr DType dtype = dtype_of<T>;
         const auto data = [](int from, int to, std::size_t count) {
-            // 0 and 1 are values of booleans too
+            // 0 and 1 are also values of booleans
             Bytes bytes = sent_bytes(count, from, to, count * sizeof(T));
             for (auto& byte : bytes) byte &= 1;
             return bytes;
@@ -157,17 +159,18 @@ private:
     }
 
     /// Tensors that are not plain ranges of host memory.
-    void lies(Lie lie) {
-        const std::string where = lie == Lie::strided  ? ", strided"
-                                  : lie == Lie::device ? " on " + device_.str()
-                                                       : ", strided on " + device_.str();
+    void layouts(MemoryLayout layout) {
+        const std::string where = layout == MemoryLayout::strided  ? ", strided"
+                                  : layout == MemoryLayout::device ? " on " + device_.str()
+                                                                   : ", strided on " + device_.str();
         const Shape shape{17, 5, 3};
         constexpr std::size_t count = 17 * 5 * 3;
-        const Tensor sum = tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, lie, device_);
+        const Tensor sum =
+            tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, layout, device_);
         const auto version = sum.version();
         group_.all_reduce(sum);
         check("all_reduce" + where, sum, reduced<float>(ReduceOp::sum, size_, 0, count));
-        failures_.require(sum.version() > version, "all_reduce is no write" + where);
+        failures_.require(sum.version() > version, "all_reduce does not count as a write" + where);
 
         Bytes all;
         for (int r = 0; r < size_; ++r) {
@@ -176,13 +179,14 @@ private:
         }
         Shape wide = shape;
         wide.insert(0, size_);
-        const Tensor out = tensor_of(Bytes(all.size()), DType::f32, wide, lie, device_);
-        const Tensor in = tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, lie, device_);
+        const Tensor out = tensor_of(Bytes(all.size()), DType::f32, wide, layout, device_);
+        const Tensor in =
+            tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, layout, device_);
         const auto read = in.version();
         group_.all_gather_async(out, in).wait();
         check("all_gather" + where, out, all);
-        failures_.require(in.version() == read, "all_gather writes what it reads" + where);
-        // What its device is still at is waited for; what comes later sees the result.
+        failures_.require(in.version() == read, "all_gather counts as a write of its input" + where);
+        // The group waits for pending work of the tensor's device, and later work reads the result.
         const Tensor twice = in + in;
         group_.broadcast(twice, 0);
         const Tensor four = twice + twice;
@@ -252,7 +256,7 @@ private:
         failures_.require(out.to_vector<float>() == out_values, "all_to_all of rows");
     }
 
-    /// Many at once, whose handles are waited for backwards, dropped, or asked; a blocking one comes after them.
+    /// Many at once. Their handles are waited for backwards, dropped, or polled; a blocking call follows.
     void asynchronous() {
         std::vector<Tensor> tensors;
         std::vector<ProcessGroup::Work> works;
@@ -278,7 +282,7 @@ private:
         }
     }
 
-    /// All under way before the first is waited for.
+    /// All in flight before the first is waited for.
     void asynchronous_of_each_kind() {
         const int root = size_ - 1;
         const double mine = rank_ + 1, total = size_ * (size_ + 1) / 2.0;
@@ -327,4 +331,4 @@ private:
 
 std::vector<std::string> exercise_group(ProcessGroup& group, Device device) { return Exercise(group, device).run(); }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

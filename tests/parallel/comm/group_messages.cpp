@@ -4,11 +4,11 @@
 #include "lockstep/tests/parallel/comm/exercise_data.h"
 #include "lockstep/tests/parallel/comm/group_exercise.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 namespace {
 
-constexpr std::int64_t many = std::int64_t{3} << 20;  // 12 MiB: more than any backend holds for a receiver
+constexpr std::int64_t many = std::int64_t{3} << 20;  // 12 MiB: more than any backend buffers for a receiver
 
 class Messages {
 public:
@@ -25,8 +25,8 @@ public:
         try {
             part = "blocking", blocking();
             part = "both directions", both_directions(true), both_directions(false);
-            part = "before and behind collectives", around_collectives();
-            part = "from anybody", from_anybody();
+            part = "before and after collectives", around_collectives();
+            part = "from any source", from_anybody();
             part = "tags", tags();
             group_.barrier();
         } catch (const Error& error) {
@@ -62,7 +62,7 @@ private:
         if (!send_first) works.push_back(group_.isend(given, next_));
         for (const ProcessGroup::Work& work : works) work.wait();
         check("both directions", got, previous_);
-        // Strided, and on a device.
+        // Strided, on a device.
         const Tensor columns = Tensor::zeros({50, 4}, DType::f32, device_).slice(1, 1, 3);
         const ProcessGroup::Work work = group_.isend(Tensor::full({2, 50}, rank_ + 5).transpose(0, 1), next_, 8);
         group_.recv(columns, previous_, 8);
@@ -70,7 +70,7 @@ private:
         check("strided on a device", columns, previous_ + 5);
     }
 
-    /// irecv, a collective, and only then the send: the messages wait for nobody's collective and hold none up.
+    /// irecv, a collective, and only then the send: messages and collectives do not wait for each other.
     void around_collectives() {
         const Tensor got = Tensor::zeros({many}), given = Tensor::full({many}, rank_ + 3), sum = Tensor::full({5}, 1);
         const ProcessGroup::Work receive = group_.irecv(got, previous_);
@@ -80,9 +80,9 @@ private:
         receive.wait();
         send.wait();
         later.wait();
-        check("all_reduce beside messages", sum, size_ * size_);
-        check("received behind a collective", got, previous_ + 3);
-        // A sender that has gone on to a collective before its message is taken.
+        check("all_reduce during messages", sum, size_ * size_);
+        check("received after a collective", got, previous_ + 3);
+        // The sender enters a collective before its message is received.
         if (rank_ == 0) {
             const ProcessGroup::Work started = group_.isend(given, 1, 4);
             group_.barrier();
@@ -90,7 +90,7 @@ private:
         } else if (rank_ == 1) {
             const Tensor early = Tensor::zeros({many});
             failures_.require(group_.recv(early, 0, 4) == 0, "recv: wrong source");
-            check("taken before the barrier", early, 3);
+            check("received before the barrier", early, 3);
             group_.barrier();
         } else {
             group_.barrier();
@@ -103,12 +103,12 @@ private:
             for (int i = 1; i < size_; ++i) {
                 const Tensor got = Tensor::zeros({7});
                 const int source = i % 2 == 0 ? group_.recv(got) : group_.irecv(got).source();
-                check("from anybody", got, source);
+                check("from any source", got, source);
                 sources.push_back(source);
             }
             std::sort(sources.begin(), sources.end());
             for (int i = 1; i < size_; ++i)
-                failures_.require(sources[static_cast<std::size_t>(i - 1)] == i, "from anybody: one is missing");
+                failures_.require(sources[static_cast<std::size_t>(i - 1)] == i, "from any source: one is missing");
         } else {
             group_.send(Tensor::full({7}, rank_), 0);
         }
@@ -139,4 +139,4 @@ std::vector<std::string> exercise_group_messages(ProcessGroup& group, Device dev
     return Messages(group, device).run();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// A rank of a group that somebody else has started (mpirun): does every operation and writes down what was wrong.
+// A rank of a group that another program (mpirun) has started: runs every operation and writes its errors to a file.
 //     group-rank BACKEND FOLDER
 #include <exception>
 #include <fstream>
@@ -12,9 +12,9 @@ int main(int argc, char** argv) {
     try {
         lockstep::ProcessGroup group({.backend = argv[1]});
         std::ofstream out(std::string(argv[2]) + "/rank" + std::to_string(group.rank()));
-        for (const std::string& line : lockstep::testing::exercise_group(group)) out << line << '\n';
+        for (const std::string& line : lockstep::test::exercise_group(group)) out << line << '\n';
         if (group.size() > 1)
-            for (const std::string& line : lockstep::testing::exercise_group_messages(group)) out << line << '\n';
+            for (const std::string& line : lockstep::test::exercise_group_messages(group)) out << line << '\n';
         out << "done\n";
     } catch (const std::exception& error) {
         std::cerr << error.what() << '\n';

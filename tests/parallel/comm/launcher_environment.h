@@ -1,13 +1,13 @@
-// What launchers tell their ranks, for tests that stand in for them.
+// Variables that launchers set for their ranks, for tests that replace a launcher.
 #pragma once
 
 #include <cstdlib>
 #include <map>
 #include <string>
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
-/// Nothing in the environment but this.
+/// Clears the environment except for these variables.
 class Environment {
 public:
     explicit Environment(const std::map<std::string, std::string>& variables) {
@@ -38,4 +38,4 @@ public:
     }
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

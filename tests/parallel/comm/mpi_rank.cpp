@@ -1,5 +1,5 @@
-// mpi-rank TRIAL FOLDER: one rank of test_mpi, which mpirun starts. Writes its process id into FOLDER/pid-RANK at its
-// begin and what was wrong (nothing, if all went well) into FOLDER/end-RANK when it has come so far.
+// mpi-rank TRIAL FOLDER: one rank of test_mpi, started by mpirun. Writes its process id into FOLDER/pid-RANK at its
+// start and its errors, if any, into FOLDER/end-RANK at its end.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 #include "lockstep/tests/parallel/comm/transport_trials.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 using std::chrono::milliseconds;
 
 namespace {
@@ -31,7 +31,7 @@ struct Job {
     std::shared_ptr<Store> store;
     int rank, size;
 
-    /// A group of some of the ranks, under a name of its own.
+    /// A group of some of the ranks, under a unique name.
     std::unique_ptr<Transport> group(const std::string& name, const std::vector<int>& members) const {
         int own = 0;
         while (members[static_cast<std::size_t>(own)] != rank) ++own;
@@ -56,7 +56,7 @@ Lines exercise(const Job& job) {
     Lines wrong = exercise_transport(*transport, job.rank, job.size);
     append(wrong, other_bits(*transport, job.rank));
     if (job.size < 3) return wrong;
-    if (job.rank > 0) {  // a part of the job, in another order, beside the whole
+    if (job.rank > 0) {  // a part of the job, in another order, in addition to the whole
         std::vector<int> members;
         for (int r = job.size - 1; r > 0; --r) members.push_back(r);
         const auto part = job.group("part", members);
@@ -70,7 +70,7 @@ Lines messages(const Job& job) {
     const auto transport = job.all();
     std::vector<unsigned char> data(1 << 20, 7), got(data.size());
     const int other = job.rank ^ 1;
-    for (const std::size_t bytes : {std::size_t{100}, data.size()}) {  // what is given up takes no other's place
+    for (const std::size_t bytes : {std::size_t{100}, data.size()}) {  // cancelled messages do not match later ones
         transport->receive(data.data(), bytes, other, 1);
         transport->receive(data.data(), bytes, Transport::any_source, 1);
         transport->barrier(far_off());
@@ -92,7 +92,7 @@ Lines messages(const Job& job) {
     return unless(later, error);
 }
 
-/// Returns once `count` ranks have said what they found, or do not in time.
+/// Returns once `count` ranks have written their results, or at a time limit.
 void wait_for_ends(const std::filesystem::path& folder, int count) {
     test::comes_true([&] {
         const auto said = [](const auto& entry) { return entry.path().filename().string().starts_with("end-"); };
@@ -101,7 +101,7 @@ void wait_for_ends(const std::filesystem::path& folder, int count) {
     });
 }
 
-/// Rank 1 stands still or leaves, while the others wait for it.
+/// Rank 1 stops or leaves, while the others wait for it.
 Lines without_rank_1(const Job& job, const std::filesystem::path& folder, bool stop) {
     auto transport = job.all();
     transport->barrier(far_off());
@@ -145,7 +145,7 @@ Lines run(const std::string& trial, const std::filesystem::path& folder, const J
     if (trial == "leave") return without_rank_1(job, folder, false);
     if (trial == "abort") return aborted(job);
     if (trial == "kill") return killed(job);
-    return {"no such trial"};
+    return {"trial not found"};
 }
 
 }  // namespace
@@ -172,9 +172,9 @@ int main(int argc, char** argv) {
         for (const std::string& line : wrong) end << line << '\n';
     }
     std::filesystem::rename(folder / ("unfinished-" + rank), folder / ("end-" + rank));
-    // mpirun kills the others as soon as one has ended without MPI_Finalize: each may say first what it found.
+    // mpirun kills the others as soon as one has ended without MPI_Finalize, so each first writes its results.
     wait_for_ends(folder, trial == "stop" ? size - 1 : size);
-    // Where several end so at the same time, mpirun of Open MPI 4.1 sometimes crashes or hangs.
+    // If several end in this way at the same time, mpirun of Open MPI 4.1 sometimes crashes or hangs.
     if (trial != "exercise") std::this_thread::sleep_for(std::atoi(rank.c_str()) * milliseconds(300));
     return wrong.empty() ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-// A client of a store's server that speaks the protocol by itself, well or badly.
+// A client of a store's server that implements the protocol itself, correctly or not.
 #pragma once
 
 #include <poll.h>
@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/comm/store/handshake.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 class RawClient {
 public:
@@ -27,13 +26,13 @@ public:
     static Deadline soon() { return RunClock::now() + std::chrono::seconds(10); }
 
     const Descriptor& socket() const { return socket_; }
-    /// Empty when it was sent, else why not.
+    /// Empty if it was sent; otherwise the error.
     std::string send(const std::string& bytes) const { return send_all(socket_, bytes, soon()); }
-    /// What can be sent without waiting.
+    /// Sends as much as possible without waiting.
     void push(const std::string& bytes) const {
         ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
-    /// Nothing when the server has closed, or says nothing in time.
+    /// Nullopt if the server has closed the connection, or does not answer in time.
     std::optional<store_protocol::Frame> receive() const {
         std::string bytes(4, '\0');
         if (!receive_all(socket_, bytes.data(), bytes.size(), soon()).empty()) return std::nullopt;
@@ -41,21 +40,21 @@ public:
         if (!receive_all(socket_, bytes.data(), bytes.size(), soon()).empty()) return std::nullopt;
         return store_protocol::decode(bytes);
     }
-    /// The field of the answer to `bytes`; empty without one.
+    /// The field of the answer to `bytes`; empty if it has none.
     std::string answer_to(const std::string& bytes) const {
         send(bytes);
         const auto answer = receive();
         return answer && !answer->fields.empty() ? answer->fields[0] : std::string();
     }
-    /// Whether the server lets it in.
-    bool shake_hands(const std::string& token, const std::string& job = {}) const {
+    /// Whether the server accepts the token.
+    bool authenticate(const std::string& token, const std::string& job = {}) const {
         handshake::Meeting meeting{handshake::random_bytes(handshake::nonce_size), {}, port_, job};
         meeting.server_nonce = answer_to(frame(Command::hello, {store_protocol::magic, meeting.client_nonce}));
         const std::string proof =
             answer_to(frame(Command::proof, {handshake::proof_of(handshake::Side::client, token, meeting)}));
         return handshake::equal(proof, handshake::proof_of(handshake::Side::server, token, meeting));
     }
-    /// What the server says to `bytes`, until it closes; it must do so in time.
+    /// The server's answers to `bytes`, until it closes the connection; it must do so in time.
     std::string last_words_to(const std::string& bytes) const {
         send(bytes);
         ::shutdown(socket_.get(), SHUT_WR);
@@ -63,7 +62,7 @@ public:
         for (char byte = 0; receive_all(socket_, &byte, 1, soon()).empty();) answer += byte;
         return answer;
     }
-    /// Whether the connection is no more, though there may be something left to read.
+    /// Whether the connection is broken, even if received data is left to read.
     bool broken() const {
         pollfd entry{socket_.get(), POLLRDHUP, 0};
         return poll(&entry, 1, 0) > 0;
@@ -74,4 +73,4 @@ private:
     Descriptor socket_;
 };
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

@@ -1,9 +1,10 @@
-// Whom an error names when a deadline has passed: ranks that did not arrive, and none that only waits for them. And
-// time in which a process did not run, which does not count.
+// Ranks named in errors after a deadline: those that did not arrive, and none that only waits for them. Also: time in
+// which a process did not run does not count.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -21,11 +22,11 @@
 #include "lockstep/parallel/comm/store/deadline.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/parallel/comm/forked_groups.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
+using std::chrono::milliseconds;
 
 namespace {
 
@@ -34,7 +35,7 @@ using Ranks = std::set<int>;
 /// Ranks that `text` blames: "ranks 1, 3 have not arrived".
 Ranks blamed_in(const std::string& text) {
     static const std::regex blame(
-        "ranks? ([0-9, ]+) (?:has|have) (?:not arrived|arrived and|not come so far|not connected)|"
+        "ranks? ([0-9, ]+) (?:has|have) (?:not arrived|arrived and|not connected)|"
         "ranks? ([0-9, ]+) did not come");
     Ranks ranks;
     for (std::sregex_iterator one(text.begin(), text.end(), blame), end; one != end; ++one) {
@@ -48,14 +49,14 @@ Ranks blamed_in(const std::string& text) {
 
 struct TriedBackend {
     std::string name;
-    bool several_hosts = false;  ///< two, with ranks in turn
+    bool several_hosts = false;  ///< two, with ranks assigned alternately
 };
 
 struct Trial {
     std::string what;
     int size;
     Ranks stopped;
-    /// What a rank does after all have met; the stopped ones are stopped before.
+    /// Action of a rank after the barrier; the stopped ones are stopped before it.
     std::function<void(ProcessGroup& group, ProcessGroup& other)> body;
 };
 
@@ -77,7 +78,7 @@ std::vector<Trial> trials() {
              group.reduce(some(), 0);
              group.barrier();
          }},
-        {"broadcast from the stopped rank, then a barrier that rank 0 begins with",
+        {"broadcast from the stopped rank, and rank 0 starts with a barrier",
          3,
          {1},
          [](ProcessGroup& group, ProcessGroup&) {
@@ -100,7 +101,7 @@ std::vector<Trial> trials() {
              if (group.rank() == 2) other.barrier();
              group.barrier();
          }},
-        {"monitored barrier behind a receive",
+        {"monitored barrier after a receive",
          4,
          {1},
          [](ProcessGroup& group, ProcessGroup&) {
@@ -110,7 +111,7 @@ std::vector<Trial> trials() {
     };
 }
 
-/// A trial under way: its ranks begin once the stopped ones have stopped.
+/// A running trial: its ranks begin once the stopped ones have stopped.
 class TrialRun {
 public:
     TrialRun(TriedBackend backend, Trial trial)
@@ -121,12 +122,12 @@ public:
     std::string what() const {
         return backend_.name + (backend_.several_hosts ? " on two hosts: " : ": ") + trial_.what;
     }
-    /// All ranks have met, and the stopped ones have stopped.
+    /// Waits until all ranks have passed the barrier, and the stopped ones have stopped.
     void wait_until_ready() const {
         for (const int rank : trial_.stopped) ranks_.wait_until_stopped(rank);
     }
     void begin() const { lockstep::test::put_bytes(place_ / "go", ""); }
-    /// Empty, or who was blamed wrongly.
+    /// The wrongly blamed ranks; empty: none.
     std::string end() {
         ranks_.let_others_end({trial_.stopped.begin(), trial_.stopped.end()});
         for (const int rank : trial_.stopped) ranks_.signal(rank, SIGKILL);
@@ -143,15 +144,15 @@ public:
             if (rank == 0 && !text.starts_with(expected))
                 wrong += fmt::format("unexpected error of rank 0: {}\n", text);
         }
-        return named ? wrong : wrong + "no rank was told who is missing\n";
+        return named ? wrong : wrong + "no error names a missing rank\n";
     }
 
 private:
     Lines lines_of_rank(int rank) const {
         if (backend_.several_hosts) setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
-        ProcessGroupOptions options = options_of(backend_.name, place_, rank, trial_.size, milliseconds(20000));
+        ProcessGroupOptions options = group_options(backend_.name, place_, rank, trial_.size, milliseconds(20000));
         options.rendezvous.init_method = tcp_;
-        // Rank 0 reaches its deadline first. Most others are told what it finds.
+        // Rank 0 reaches its deadline first. Most others receive its result.
         if (rank == 0) options.time_limit = milliseconds(6000);
         ProcessGroup group(options);
         const auto other = group.duplicate();
@@ -177,11 +178,11 @@ private:
 
 TEST_CASE("blame: only ranks that did not arrive are named") {
     std::list<TrialRun> runs;  // at the same time, since their ranks only wait
-    for (const std::string& name : backends())
+    for (const std::string& name : forkable_backends())
         for (const bool several_hosts : {false, true}) {
-            if (several_hosts && (name != "shm" || !built_in("gloo"))) continue;
+            if (several_hosts && (name != "shm" || !is_built_in("gloo"))) continue;
             for (const Trial& trial : trials()) {
-                if (trial.size > most_ranks) continue;
+                if (trial.size > max_ranks) continue;
                 runs.emplace_back(TriedBackend{name, several_hosts}, trial);
                 runs.back().wait_until_ready();
             }
@@ -193,7 +194,7 @@ TEST_CASE("blame: only ranks that did not arrive are named") {
     }
 }
 
-TEST_CASE("run time: gaps between readings do not count beyond one step") {
+TEST_CASE("run time: gaps between readings count for one step at most") {
     using std::chrono::seconds;
     RunTime time;
     const auto begin = time.at(seconds(1000));
@@ -202,7 +203,7 @@ TEST_CASE("run time: gaps between readings do not count beyond one step") {
     // Stopped for an hour: one step.
     CHECK(time.at(seconds(4600)) - begin == milliseconds(300) + RunTime::longest_step);
     CHECK(time.at(seconds(4600) + milliseconds(50)) - begin == milliseconds(350) + RunTime::longest_step);
-    // A reading that another thread took before, and uses late.
+    // A reading of another thread that is older but used later.
     CHECK(time.at(seconds(4600)) - begin == milliseconds(300) + RunTime::longest_step);
     // Stopped again and again, between waits of 200 ms.
     auto now = seconds(5000) + milliseconds(0);
@@ -216,12 +217,12 @@ TEST_CASE("run time: gaps between readings do not count beyond one step") {
 
 namespace {
 
-/// Three ranks, two of which wait for rank 2, which comes once the job has been suspended.
+/// Three ranks, two of which wait for rank 2, which arrives after the job has been suspended.
 class SuspendedJob {
 public:
     SuspendedJob(const std::string& backend, std::string where)
         : what_(backend + ", " + where), where_(std::move(where)), ranks_(size, [this, backend](int rank) {
-              ProcessGroupOptions options = options_of(backend, place_, rank, size, limit);
+              ProcessGroupOptions options = group_options(backend, place_, rank, size, limit);
               options.rendezvous.init_method = tcp_;
               options.rendezvous.time_limit = limit;
               ProcessGroup group(options);
@@ -241,7 +242,7 @@ public:
         for (int rank = 0; rank < size; ++rank) ranks_.signal(rank, SIGSTOP);
         for (int rank = 0; rank < size; ++rank) ranks_.wait_until_stopped(rank);
     }
-    /// What went wrong.
+    /// Returns the errors.
     std::string resume() {
         lockstep::test::put_bytes(place_ / "go", "");
         for (int rank = 0; rank < size; ++rank) ranks_.signal(rank, SIGCONT);
@@ -267,9 +268,9 @@ private:
 
 }  // namespace
 
-TEST_CASE("a suspended job continues where it was, whatever it waits in") {
+TEST_CASE("a suspended job continues from any operation that it was suspended in") {
     std::list<SuspendedJob> jobs;
-    for (const std::string& backend : backends())
+    for (const std::string& backend : forkable_backends())
         for (const char* where : {"barrier", "receive", "store", "new group"}) {
             jobs.emplace_back(backend, where);
             jobs.back().suspend();

@@ -1,4 +1,4 @@
-// The store in a file: what dying processes leave, and what other users could have put there.
+// The store in a file: remains of dying processes, and files that other users could have created.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,14 +14,14 @@
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::ForkedRanks;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::ForkedRanks;
+using lockstep::test::message_of;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
@@ -31,12 +31,12 @@ std::string refusal(const std::filesystem::path& file) {
     return message_of<InvalidArgument>([&] { FileStore{file}; });
 }
 
-/// Waits for it with a minute's patience.
+/// Waits for it for up to a minute.
 void wait_for_key(FileStore& store, const std::string& key) { store.get(key, milliseconds(60000)); }
 
 }  // namespace
 
-TEST_CASE("a file store outlives writers that die, and refuses what is none") {
+TEST_CASE("a file store survives writers that die, and rejects files that are not stores") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     FileStore store(file, milliseconds(1000));
@@ -48,18 +48,18 @@ TEST_CASE("a file store outlives writers that die, and refuses what is none") {
         CHECK(store.get("key") == "value");
         CHECK_FALSE(store.try_get("torn").has_value());
     }
-    store.set("next", "goes on");
-    CHECK(FileStore(file).get("next") == "goes on");
+    store.set("next", "after the damage");
+    CHECK(FileStore(file).get("next") == "after the damage");
     CHECK(store.count() == 2);
 
-    std::ofstream(file, std::ios::trunc) << "#!/bin/sh\necho something else altogether\n";
+    std::ofstream(file, std::ios::trunc) << "#!/bin/sh\necho another kind of file\n";
     CHECK(contains(message_of<DataError>([&] { store.get("key"); }), "byte 0"));
     CHECK(contains(message_of<DataError>([&] { FileStore{file}; }), file.string()));
     CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no/store"); }), "No such file"));
     CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "the store is null"));
 }
 
-TEST_CASE("a file store waits no longer than its time for who holds the lock, and is not made again") {
+TEST_CASE("a file store waits for a lock until its time limit, and is not created again") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     FileStore store(file, milliseconds(200));
@@ -84,7 +84,7 @@ TEST_CASE("a file store waits no longer than its time for who holds the lock, an
     CHECK(folder.file_count() == 0);
 }
 
-TEST_CASE("what processes that were killed have left is no store of those who come next") {
+TEST_CASE("files of killed processes are not used as the store of the next job") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     const auto use_it = [&](int rank) {
@@ -102,7 +102,7 @@ TEST_CASE("what processes that were killed have left is no store of those who co
         }
         ranks.signal(0, SIGKILL);
         REQUIRE(waitid(P_PID, static_cast<id_t>(ranks.pid(0)), nullptr, WEXITED | WNOWAIT) == 0);
-        CHECK(FileStore(file).count() == 2);  // rank 1 is there
+        CHECK(FileStore(file).count() == 2);  // rank 1 has registered
         ranks.signal(1, SIGKILL);
         REQUIRE(waitid(P_PID, static_cast<id_t>(ranks.pid(1)), nullptr, WEXITED | WNOWAIT) == 0);
     }
@@ -113,7 +113,7 @@ TEST_CASE("what processes that were killed have left is no store of those who co
     CHECK(FileStore(file).get("key") == "value");
 }
 
-TEST_CASE("who has lost its file touches no other one of the same name") {
+TEST_CASE("a store whose file was removed does not use another of the same name") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     FileStore old(file);
@@ -126,7 +126,7 @@ TEST_CASE("who has lost its file touches no other one of the same name") {
     CHECK(current.count() == 0);
 }
 
-TEST_CASE("a file store that others have made or can change is refused, and nothing that is none is emptied") {
+TEST_CASE("a file store that others created or can change is rejected, and other files are not emptied") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     {
@@ -163,7 +163,7 @@ TEST_CASE("a file store that others have made or can change is refused, and noth
     CHECK_NOTHROW(FileStore(folder / "open/store").set("key", "value"));
 }
 
-TEST_CASE("a file store of another user is refused") {
+TEST_CASE("a file store of another user is rejected") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     FileStore store(file);

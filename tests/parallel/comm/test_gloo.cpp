@@ -13,20 +13,22 @@
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
 #include "lockstep/tests/parallel/comm/transport_trials.h"
-#include "lockstep/tests/parallel/file_fixture.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 using std::chrono::milliseconds;
 
 namespace {
 
 bool absent() {
     if (gloo_backend().make != nullptr) return false;
-    std::printf("skipped: gloo was not built in; %s\n", std::string(gloo_backend().how_to_build).c_str());
+    std::printf("skipped: gloo was not built in; %s\n", std::string(gloo_backend().build_hint).c_str());
     return true;
 }
 
@@ -71,18 +73,18 @@ constexpr int ways_to_wait = 4;
 TEST_CASE("every operation over Gloo") {
     if (absent()) return;
     const int size = GENERATE(2, 3, 4, 8);
-    if (size > most_ranks) return;
+    if (size > max_ranks) return;
     CHECK(failures_of(size, [&](auto& transport, int rank) {
               return exercise_transport(*transport, rank, size);
           }).empty());
 }
 
-TEST_CASE("all ranks get the same bits by Gloo, in whatever order it adds") {
+TEST_CASE("all ranks get the same bits over Gloo, for any order of addition") {
     if (absent()) return;
     CHECK(failures_of(4, [](auto& transport, int rank) { return other_bits(*transport, rank); }).empty());
 }
 
-TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
+TEST_CASE("ranks fail at once if their peer exits, leaves or aborts") {
     if (absent()) return;
     const int how = GENERATE(range(0, ways_to_wait));
     const std::string end = GENERATE("kill", "exit", "destroy", "abort");
@@ -107,7 +109,21 @@ TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
           }) == (end == "kill" ? "rank 1: ended by signal 9\n" : ""));
 }
 
-TEST_CASE("abort ends what waits in another thread") {
+TEST_CASE("an error names every rank whose connection is closed") {
+    if (absent()) return;
+    const int size = GENERATE(3, 4);
+    CHECK(failures_of(size, [&](auto& transport, int rank) -> Lines {
+              transport->barrier(far_off());
+              if (rank != 0) return {};
+              while (transport->announced(7) != Transport::all_left) std::this_thread::yield();  // all have left
+              float value = 0;
+              const std::string error = error_of([&] { transport->receive(&value, sizeof value, 1, 1)->advance(); });
+              return unless(error, size == 3 ? "rank 1 is closed, as is that to rank 2"
+                                             : "rank 1 is closed, as are those to ranks 2, 3");
+          }) == "");
+}
+
+TEST_CASE("abort ends an operation that waits in another thread") {
     if (absent()) return;
     CHECK(failures_of(2, [&](auto& transport, int rank) -> Lines {
               transport->barrier(far_off());
@@ -124,7 +140,7 @@ TEST_CASE("abort ends what waits in another thread") {
           }).empty());
 }
 
-TEST_CASE("a rank that stands still is noticed at the deadline, and leaving it behind takes a moment only") {
+TEST_CASE("a stopped rank is detected at the deadline, and leaving it is quick") {
     if (absent()) return;
     const int how = GENERATE(range(0, ways_to_wait));
     const test::TemporaryDirectory folder;
@@ -142,7 +158,7 @@ TEST_CASE("a rank that stands still is noticed at the deadline, and leaving it b
     CHECK(joined(ranks.finish()) == "rank 1: ended by signal 9\n");
 }
 
-TEST_CASE("a rank that leaves early takes nothing along that it has sent") {
+TEST_CASE("messages of a rank that leaves early are still delivered") {
     if (absent()) return;
     CHECK(failures_of(3, [](auto& transport, int rank) -> Lines {
               std::vector<unsigned char> data(std::size_t{12} << 20, static_cast<unsigned char>(rank + 1));
@@ -167,7 +183,7 @@ TEST_CASE("a rank that leaves early takes nothing along that it has sent") {
           }).empty());
 }
 
-TEST_CASE("messages that are given up take no other's place") {
+TEST_CASE("abandoned messages do not affect later ones") {
     if (absent()) return;
     const std::size_t bytes = GENERATE(std::size_t{100}, std::size_t{1} << 20);
     CHECK(failures_of(2, [&](auto& transport, int rank) -> Lines {
@@ -185,7 +201,7 @@ TEST_CASE("messages that are given up take no other's place") {
           }).empty());
 }
 
-TEST_CASE("messages and reductions of different sizes are errors, not the end of the process") {
+TEST_CASE("mismatched sizes of messages and reductions are errors and do not end the process") {
     if (absent()) return;
     CHECK(failures_of(2, [](auto& transport, int rank) -> Lines {
               std::vector<unsigned char> data(100);
@@ -206,7 +222,7 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
           }).empty());
 }
 
-TEST_CASE("a rank that does not come is an error in time") {
+TEST_CASE("a missing rank is an error at the deadline") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
     const std::string error = error_of([&] { auto never = connect(folder, 0, 2, milliseconds(500)); });

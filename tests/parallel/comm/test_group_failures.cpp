@@ -1,7 +1,9 @@
-// What the others hear of when a rank of a process group has gone, or does not come, and how groups end.
+// Errors on the other ranks when a rank of a process group has left or does not arrive, and how groups end.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <memory>
@@ -10,24 +12,24 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/parallel/comm/store/departures.h"
+#include "lockstep/parallel/comm/store/rank_exits.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/parallel/comm/forked_groups.h"
-#include "lockstep/tests/patience.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
+using std::chrono::milliseconds;
 
 namespace {
 
-/// Counts ranks that have said what they have to; others wait for them.
+/// Counts ranks that have reported; others wait for them.
 class Said {
 public:
     void one() const { ++*count_; }
     void wait_for(int ranks) const {
-        if (!test::comes_true([&] { return *count_ >= ranks; })) throw Error("the other ranks say nothing");
+        if (!test::comes_true([&] { return *count_ >= ranks; })) throw Error("the other ranks do not respond");
     }
 
 private:
@@ -36,7 +38,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("when a rank dies in an operation all others hear of it before the deadline") {
+TEST_CASE("if a rank dies in an operation, all others get an error before the deadline") {
     struct Operation {
         std::string name;
         std::function<void(ProcessGroup&)> call;
@@ -52,15 +54,15 @@ TEST_CASE("when a rank dies in an operation all others hear of it before the dea
         {"receive from rank 1",
          [](ProcessGroup& group) { group.rank() == 1 ? group.barrier() : (void)group.recv(Tensor::zeros({9}), 1); }},
     };
-    for (const std::string& backend : backends())
+    for (const std::string& backend : forkable_backends())
         for (const Operation& operation : operations) {
             const TemporaryDirectory place;
             ForkedRanks ranks(3, [&](int rank) -> Lines {
-                ProcessGroup group(options_of(backend, place, rank, 3));
+                ProcessGroup group(group_options(backend, place, rank, 3));
                 group.barrier();
                 group.barrier();
                 if (rank == 1) {
-                    std::this_thread::sleep_for(milliseconds(300));  // most of the time the others wait by then
+                    std::this_thread::sleep_for(milliseconds(300));  // usually the others are waiting by then
                     ::raise(SIGKILL);
                 }
                 const std::string message = message_of<CommunicationError>([&] { operation.call(group); });
@@ -68,7 +70,7 @@ TEST_CASE("when a rank dies in an operation all others hear of it before the dea
                 for (const std::string& part : {fmt::format("rank {} of 3", rank), operation.name, backend})
                     if (!contains(message, part)) lines.push_back(fmt::format("'{}' lacks '{}'", message, part));
                 const std::string again = message_of<CommunicationError>([&] { group.barrier(); });
-                if (again.empty()) lines.emplace_back("a dead group does not say so");
+                if (again.empty()) lines.emplace_back("an operation of a failed group succeeded");
                 return lines;
             });
             INFO(backend << ": " << operation.name);
@@ -76,15 +78,15 @@ TEST_CASE("when a rank dies in an operation all others hear of it before the dea
         }
 }
 
-TEST_CASE("a rank that is stopped is seen where it was last, and is not said to have died") {
+TEST_CASE("the error about a stopped rank says where it was last seen, not that it died") {
     constexpr int rounds = 40;
-    for (const std::string& backend : backends())
+    for (const std::string& backend : forkable_backends())
         for (const int stopped : {1, 0}) {
             const TemporaryDirectory place;
             const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
             const Said said;
             ForkedRanks ranks(3, [&](int rank) {
-                ProcessGroupOptions options = options_of(backend, place, rank, 3, milliseconds(6000));
+                ProcessGroupOptions options = group_options(backend, place, rank, 3, milliseconds(6000));
                 options.rendezvous.init_method = tcp;
                 ProcessGroup group(options);
                 if (rank == stopped) lockstep::test::put_bytes(place / "stopped", std::to_string(::getpid()));
@@ -97,14 +99,14 @@ TEST_CASE("a rank that is stopped is seen where it was last, and is not said to 
                 const std::string message = message_of<CommunicationError>([&] { group.all_reduce(x); });
                 if (rank == stopped) return Lines{};
                 Lines lines;
-                // As far as the stopped one could not tell any more.
+                // Includes the last progress that the stopped rank could report.
                 const std::string seen = fmt::format("(rank 1 was last seen in all_reduce number {})", rounds);
                 if (stopped == 1 && !contains(message, seen)) lines.push_back(message);
                 if (stopped == 0 && !contains(message, "is the process of rank 0 stopped?")) lines.push_back(message);
                 if (contains(message, "died") || contains(message, "has closed the connection"))
                     lines.push_back(message);
                 said.one();
-                said.wait_for(2);  // the other one hears the same
+                said.wait_for(2);  // the other rank gets the same error
                 ::kill(std::stoi(lockstep::test::get_bytes(place / "stopped")), SIGCONT);
                 return lines;
             });
@@ -113,8 +115,8 @@ TEST_CASE("a rank that is stopped is seen where it was last, and is not said to 
         }
 }
 
-TEST_CASE("whoever does not come is named when the time is over") {
-    for (const std::string& backend : backends()) {
+TEST_CASE("missing ranks are named at the deadline") {
+    for (const std::string& backend : forkable_backends()) {
         const Said said;
         CHECK(on_ranks(backend, 4, [&](ProcessGroup& group) {
                   Lines lines;
@@ -125,12 +127,12 @@ TEST_CASE("whoever does not come is named when the time is over") {
                   const std::string message =
                       message_of<CommunicationError>([&] { group.monitored_barrier(milliseconds(300)); });
                   said.one();
-                  if (message.empty()) lines.emplace_back("no missing rank is named");
+                  if (message.empty()) lines.emplace_back("the error names no missing rank");
                   if (group.rank() == 0 && !contains(message, "ranks 1, 3 did not arrive within 300 ms"))
                       lines.push_back(message);
                   return lines;
               }) == "");
-        // A receive that nobody answers, whoever it is waited for by.
+        // A receive without a matching send, with each way of waiting.
         for (const bool blocking : {true, false}) {
             const Said answer;
             CHECK(on_ranks(
@@ -154,27 +156,27 @@ TEST_CASE("whoever does not come is named when the time is over") {
     }
 }
 
-TEST_CASE("destroying a group ends what is under way, here and elsewhere, and never hangs") {
-    for (const std::string& backend : backends()) {
+TEST_CASE("destroying a group ends pending operations on all ranks and never hangs") {
+    for (const std::string& backend : forkable_backends()) {
         const TemporaryDirectory place;
         ForkedRanks ranks(3, [&](int rank) {
             Lines lines;
-            auto group = std::make_unique<ProcessGroup>(options_of(backend, place, rank, 3));
+            auto group = std::make_unique<ProcessGroup>(group_options(backend, place, rank, 3));
             group->barrier();
             std::vector<ProcessGroup::Work> works;
             std::string message;
             if (rank == 0) {
-                // Nobody answers any of these; their tensors are gone before they are.
-                const ProcessGroup::Work sent = group->isend(Tensor::zeros({3 << 20}), 2);  // rank 2 may keep it aside
+                // None of these completes; their tensors are destroyed first.
+                const ProcessGroup::Work sent = group->isend(Tensor::zeros({3 << 20}), 2);  // rank 2 may buffer it
                 works.push_back(group->irecv(Tensor::zeros({5}), 1));
                 works.push_back(group->all_reduce_async(Tensor::zeros({1 << 20})));
                 works.push_back(group->barrier_async());
                 std::this_thread::sleep_for(milliseconds(100));
                 group.reset();
-                if (!sent.done()) lines.emplace_back("a message has outlived its group");
+                if (!sent.done()) lines.emplace_back("a message outlived its group");
                 for (const ProcessGroup::Work& work : works)
                     if (!work.done() || message_of<CommunicationError>([&] { work.wait(); }).empty())
-                        lines.emplace_back("an operation has outlived its group");
+                        lines.emplace_back("an operation outlived its group");
             } else {
                 message = message_of<CommunicationError>([&] { group->irecv(Tensor::zeros({1}), 0, 9).wait(); });
                 const bool tells =
@@ -188,19 +190,45 @@ TEST_CASE("destroying a group ends what is under way, here and elsewhere, and ne
     }
 }
 
-TEST_CASE("a rank that goes between two groups is not waited for until the deadline") {
-    for (const std::string& backend : backends())
+TEST_CASE("gloo: an error names the rank that ended the job, not a rank that left as a result") {
+    const std::vector<std::string> backends = forkable_backends();
+    if (std::find(backends.begin(), backends.end(), "gloo") == backends.end()) return;
+    const TemporaryDirectory place;
+    const Said said;
+    ForkedRanks ranks(3, [&](int rank) -> Lines {
+        ProcessGroup group(group_options("gloo", place, rank, 3));
+        auto other = group.duplicate();
+        other->barrier();
+        if (rank == 0) {
+            const std::string message = message_of<CommunicationError>([&] { other->barrier(); });
+            said.one();
+            return contains(message, "rank 1 has not arrived yet") ? Lines{} : Lines{message};
+        }
+        std::string first = "rank 1";
+        if (rank == 1) group.abort("rank 1 was told to end");
+        if (rank == 2) {
+            first = message_of<CommunicationError>([&] { group.barrier(); });
+            other.reset();
+        }
+        said.wait_for(1);  // until then, rank 1 is connected in the other group, and the store exists
+        return contains(first, "rank 1") ? Lines{} : Lines{first};
+    });
+    CHECK(joined(ranks.finish()) == "");
+}
+
+TEST_CASE("a rank that dies between two groups is detected before the deadline") {
+    for (const std::string& backend : forkable_backends())
         for (const bool by_exception : {true, false}) {
             const TemporaryDirectory place;
-            // Only the server of a TCP store sees a process die.
+            // Only the server of a TCP store can detect that a process dies.
             const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
             ForkedRanks ranks(3, [&](int rank) {
-                ProcessGroupOptions options = options_of(backend, place, rank, 3);
+                ProcessGroupOptions options = group_options(backend, place, rank, 3);
                 if (!by_exception) options.rendezvous.init_method = tcp;
                 const std::string message = message_of<Error>([&] {
                     ProcessGroup group(options);
                     group.barrier();
-                    if (rank == 1 && by_exception) throw Error("nothing to do with groups");
+                    if (rank == 1 && by_exception) throw Error("an unrelated error");
                     if (rank == 1) ::raise(SIGKILL);
                     (void)group.communicator("second");
                 });
@@ -214,14 +242,14 @@ TEST_CASE("a rank that goes between two groups is not waited for until the deadl
         }
 }
 
-TEST_CASE("an operation that waits for a rank that has failed ends, whatever the backend sees") {
-    for (const std::string& backend : backends()) {
+TEST_CASE("an operation that waits for a failed rank ends, even if the backend does not detect the failure") {
+    for (const std::string& backend : forkable_backends()) {
         const Said said;
         CHECK(on_ranks(backend, 2, [&](ProcessGroup& group) {
                   Lines lines;
                   group.barrier();
                   if (group.rank() == 1) {
-                      note_departure(*group.store(), 1, Departure::failed);
+                      record_rank_exit(*group.store(), 1, RankExit::failed);
                       said.wait_for(1);
                       return lines;
                   }
@@ -233,8 +261,8 @@ TEST_CASE("an operation that waits for a rank that has failed ends, whatever the
     }
 }
 
-TEST_CASE("a group may be destroyed as soon as its work has been waited for") {
-    for (const std::string& backend : backends())
+TEST_CASE("a group may be destroyed as soon as its work is done") {
+    for (const std::string& backend : forkable_backends())
         CHECK(on_ranks(backend, 2, [](ProcessGroup& world) {
                   Lines lines;
                   for (int i = 0; i < 200; ++i) {

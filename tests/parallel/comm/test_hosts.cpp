@@ -1,5 +1,5 @@
-// The backend for several hosts: which ranks are on which is given, so that processes of this machine can stand for
-// any.
+// The backend for several hosts: the host of each rank is configured, so that processes of this machine can represent
+// any host.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sched.h>
@@ -21,13 +21,15 @@
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
 #include "lockstep/tests/parallel/comm/transport_trials.h"
-#include "lockstep/tests/parallel/file_fixture.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 using std::chrono::milliseconds;
 using Hosts = std::vector<int>;
 
@@ -35,7 +37,7 @@ namespace {
 
 bool absent() {
     if (gloo_backend().make != nullptr) return false;
-    std::printf("skipped: gloo was not built in; %s\n", std::string(gloo_backend().how_to_build).c_str());
+    std::printf("skipped: gloo was not built in; %s\n", std::string(gloo_backend().build_hint).c_str());
     return true;
 }
 
@@ -59,7 +61,7 @@ std::string failures_of(const Hosts& hosts, const Body& body) {
     return joined(ranks.finish());
 }
 
-/// Two hosts of two ranks; and the ways to wait for the others.
+/// Two hosts of two ranks, and the calls that wait for the others.
 const Hosts two_by_two{0, 0, 1, 1};
 constexpr int ways_to_wait = 6;
 void wait_in(int how, Transport& transport, Deadline deadline) {
@@ -84,7 +86,7 @@ TEST_CASE("hosts: every operation, in even and uneven layouts") {
     if (absent()) return;
     const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 2}, Hosts{0, 1, 0, 1},
                                  Hosts{0, 1, 2}, Hosts{0, 0, 0, 0, 1, 1, 1, 1}, Hosts{0, 0});
-    if (static_cast<int>(hosts.size()) > most_ranks) return;
+    if (static_cast<int>(hosts.size()) > max_ranks) return;
     INFO(fmt::format("{}", fmt::join(hosts, " ")));
     CHECK(failures_of(hosts, [&](auto& transport, int rank) {
               return exercise_transport(*transport, rank, static_cast<int>(hosts.size()));
@@ -96,7 +98,7 @@ TEST_CASE("hosts: all ranks get the same bits") {
     CHECK(failures_of({0, 0, 0, 1, 1}, [](auto& transport, int rank) { return other_bits(*transport, rank); }) == "");
 }
 
-TEST_CASE("hosts: the death of a rank ends all ranks of all hosts, and all are told whose") {
+TEST_CASE("hosts: if a rank dies, all ranks of all hosts fail with an error that names it") {
     if (absent()) return;
     const int how = GENERATE(range(0, ways_to_wait));
     const std::string end = GENERATE("kill", "abort", "destroy");
@@ -118,7 +120,7 @@ TEST_CASE("hosts: the death of a rank ends all ranks of all hosts, and all are t
           }) == (end == "kill" ? "rank 3: ended by signal 9\n" : ""));
 }
 
-TEST_CASE("hosts: the rank with the store may die as well") {
+TEST_CASE("hosts: the rank that serves the store may die as well") {
     if (absent()) return;
     const int victim = GENERATE(0, 3);
     INFO("rank " << victim);
@@ -139,14 +141,14 @@ TEST_CASE("hosts: the rank with the store may die as well") {
         } catch (const CommunicationError& caught) {
             error = caught.what();
         }
-        const std::size_t what = error.find("shm): ");  // after who says it
+        const std::size_t what = error.find("shm): ");  // after the reporting rank
         if (what == std::string::npos) return {error};
         return unless(error.substr(what), fmt::format(" {}", victim));
     });
     CHECK(joined(ranks.finish()) == fmt::format("rank {}: ended by signal 9\n", victim));
 }
 
-TEST_CASE("hosts: a rank that stands still is noticed at the deadline, on all hosts") {
+TEST_CASE("hosts: a stopped rank is detected at the deadline on all hosts") {
     if (absent()) return;
     const int how = GENERATE(range(0, ways_to_wait));
     const test::TemporaryDirectory folder;
@@ -163,7 +165,7 @@ TEST_CASE("hosts: a rank that stands still is noticed at the deadline, on all ho
     CHECK(joined(ranks.finish()) == "rank 3: ended by signal 9\n");
 }
 
-TEST_CASE("hosts: messages that outlive the transport, and from nobody") {
+TEST_CASE("hosts: messages that outlive the transport, and messages without a sender") {
     if (absent()) return;
     CHECK(failures_of({0, 0, 1}, [](auto& transport, int rank) -> Lines {
               int value = 0;
@@ -182,7 +184,7 @@ TEST_CASE("hosts: messages that outlive the transport, and from nobody") {
           }) == "");
 }
 
-TEST_CASE("hosts: a rank that does not come is an error in time") {
+TEST_CASE("hosts: a missing rank is an error at the deadline") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
     const Hosts hosts{0, 0, 1};
@@ -193,7 +195,7 @@ TEST_CASE("hosts: a rank that does not come is an error in time") {
     CHECK(joined(ranks.finish()) == "");
 }
 
-TEST_CASE("hosts: LOCKSTEP_HOST_ID tells processes of one machine apart") {
+TEST_CASE("hosts: LOCKSTEP_HOST_ID distinguishes processes of one machine") {
     const test::TemporaryDirectory folder;
     ForkedRanks ranks(4, [&](int rank) -> Lines {
         setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
@@ -205,7 +207,7 @@ TEST_CASE("hosts: LOCKSTEP_HOST_ID tells processes of one machine apart") {
     CHECK(joined(ranks.finish()) == "");
 }
 
-TEST_CASE("hosts: who is where") {
+TEST_CASE("hosts: placement of ranks") {
     const HostLayout layout({0, 1, 1, 0, 2}, 5);
     CHECK(layout.hosts() == 3);
     CHECK_FALSE(layout.in_order());
@@ -215,10 +217,10 @@ TEST_CASE("hosts: who is where") {
     CHECK(HostLayout({}, 3).ranks_on(0) == std::vector<int>{0, 1, 2});
 }
 
-TEST_CASE("hosts: ranks of a PID namespace that see another one's /proc share memory all the same") {
+TEST_CASE("hosts: ranks in a PID namespace that see the /proc of another one still share memory") {
     const bool one_space = GENERATE(true, false);
     ForkedRanks outside(1, [&](int) -> Lines {
-        if (::unshare(CLONE_NEWPID) != 0) return {"not tried: this user may not make PID namespaces"};
+        if (::unshare(CLONE_NEWPID) != 0) return {"not tried: this user may not create PID namespaces"};
         const pid_t first = ::fork();  // when the first process of a namespace ends, the others end with it
         if (first == 0)
             for (;;) ::pause();
@@ -237,7 +239,7 @@ TEST_CASE("hosts: ranks of a PID namespace that see another one's /proc share me
                 return x.to_vector<float>() == std::vector<float>(3, 3.0F) ? Lines{} : Lines{"a wrong sum"};
             };
             if (one_space || rank == 0) return body();
-            ForkedRanks inside(1, [&](int) { return body(); });  // in a namespace of its own
+            ForkedRanks inside(1, [&](int) { return body(); });  // in a separate namespace
             return inside.finish().front();
         };
         ForkedRanks ranks(2, rank_main);
@@ -255,7 +257,7 @@ TEST_CASE("hosts: ranks of a PID namespace that see another one's /proc share me
     CHECK(text == "");
 }
 
-TEST_CASE("hosts: without /proc a rank is a host by itself unless LOCKSTEP_HOST_ID says where it is") {
+TEST_CASE("hosts: without /proc, a rank is a host by itself unless LOCKSTEP_HOST_ID is set") {
     const std::string id = GENERATE("", "a");
     ForkedRanks outside(1, [&](int) -> Lines {
         if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
@@ -270,7 +272,9 @@ TEST_CASE("hosts: without /proc a rank is a host by itself unless LOCKSTEP_HOST_
                                  .timeout = no_limit};
             const Hosts hosts = find_hosts(info, far_off());
             if (hosts != (id.empty() ? Hosts{0, 1} : Hosts{0, 0})) return {fmt::format("{}", fmt::join(hosts, " "))};
-            if (machine_of(rank) != fmt::format("rank {}", rank)) return {"machine " + machine_of(rank)};
+            for (const HostScope scope : {HostScope::kernel, HostScope::processes, HostScope::network})
+                if (const std::string host = host_identity(scope, rank); host != fmt::format("rank {}", rank))
+                    return {"host " + host};
             const std::string text = error_of([&] { auto never = shm_backend().make(info); });
             if (!contains(text, "/proc does not identify this host")) return {text};
             if (gloo_backend().make == nullptr) return {};

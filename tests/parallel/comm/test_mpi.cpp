@@ -1,5 +1,5 @@
-// Process groups by MPI: mpirun starts mpi-rank, a small program whose ranks try something and write down what was
-// wrong.
+// Process groups by MPI: mpirun starts mpi-rank, a small program whose ranks run a trial and write their errors to
+// files.
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,12 +15,14 @@
 
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/child_process.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/transport_trials.h"
-#include "lockstep/tests/parallel/file_fixture.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
@@ -37,7 +39,7 @@ bool on_path(const std::string& program) {
 
 bool absent() {
     if (mpi_backend().make == nullptr)
-        std::printf("skipped: mpi was not built in; %s\n", std::string(mpi_backend().how_to_build).c_str());
+        std::printf("skipped: mpi was not built in; %s\n", std::string(mpi_backend().build_hint).c_str());
     else if (!on_path("mpirun"))
         std::printf("skipped: there is no mpirun; install openmpi-bin\n");
     else
@@ -47,15 +49,15 @@ bool absent() {
 
 std::string content(const std::filesystem::path& file) {
     std::ifstream in(file);
-    if (!in) return "never came to its end\n";
+    if (!in) return "did not reach its end\n";
     return {std::istreambuf_iterator<char>(in), {}};
 }
 
 struct Outcome {
     int status = 0;
     std::string output;
-    std::vector<std::string> ends;  ///< what each rank found wrong
-    std::string left;               ///< process ids that are still there
+    std::vector<std::string> ends;  ///< errors of each rank
+    std::string left;               ///< process ids that still exist
 
     std::string failures() const {
         std::string text;
@@ -65,7 +67,7 @@ struct Outcome {
     }
 };
 
-/// What mpirun has killed may take a moment to vanish.
+/// A process killed by mpirun may take a moment to disappear.
 bool gone(int pid) {
     return test::comes_true([&] { return ::kill(pid, 0) != 0 && errno == ESRCH; });
 }
@@ -79,14 +81,14 @@ Outcome start(const std::string& trial, int ranks) {
                     "--bind-to", "none", "-n", std::to_string(ranks), MPI_RANK, trial, here},
         .environment = {{"TMPDIR", here}, {"OMPI_MCA_btl_vader_backing_directory", here}},
         .output = folder / "output"};
-    const char* asan = std::getenv("ASAN_OPTIONS");  // MPI leaves memory behind
+    const char* asan = std::getenv("ASAN_OPTIONS");  // MPI leaks memory
     job.environment.emplace_back("ASAN_OPTIONS",
                                  (asan != nullptr ? std::string(asan) + ":" : std::string()) + "detect_leaks=0");
     Outcome outcome;
     outcome.status = test::run_child(job);
     outcome.output = content(folder / "output");
-    // When all ranks of a failed job have ended, Open MPI 4.1's mpirun itself sometimes crashes. It names a rank that
-    // does.
+    // When all ranks of a failed job have ended, Open MPI 4.1's mpirun itself sometimes crashes. If a rank crashes, it
+    // names the rank.
     if (outcome.status == 128 + SIGSEGV && !contains(outcome.output, "on signal 11")) outcome.status = 1;
     for (int rank = 0; rank < ranks; ++rank) {
         outcome.ends.push_back(content(file("end-", rank)));
@@ -98,7 +100,7 @@ Outcome start(const std::string& trial, int ranks) {
 
 }  // namespace
 
-TEST_CASE("every operation by MPI") {
+TEST_CASE("every operation over MPI") {
     if (absent()) return;
     const int ranks = GENERATE(2, 3, 4, 8);
     const Outcome outcome = start("exercise", ranks);
@@ -108,21 +110,21 @@ TEST_CASE("every operation by MPI") {
     CHECK(outcome.left == "");
 }
 
-TEST_CASE("messages by MPI are given up, and of the wrong size") {
+TEST_CASE("MPI messages that are abandoned or have the wrong size") {
     if (absent()) return;
     const Outcome outcome = start("messages", 2);
     INFO(outcome.output);
     CHECK(outcome.failures() == "");
 }
 
-TEST_CASE("a rank that stands still, leaves or has had enough is noticed at the deadline, and the job ends") {
+TEST_CASE("a rank that stops, leaves or aborts is detected at the deadline, and the job ends") {
     if (absent()) return;
     const std::string trial = GENERATE("stop", "leave", "abort");
     Outcome outcome = start(trial, 3);
     INFO(trial << ": " << outcome.output);
-    if (trial != "abort") outcome.ends[1].clear();  // mpirun ends it when the others have ended with an error
+    if (trial != "abort") outcome.ends[1].clear();  // mpirun ends rank 1 when the others have ended with an error
     CHECK(outcome.failures() == "");
-    CHECK(outcome.status != 124);  // of `timeout`
+    CHECK(outcome.status != 124);  // status of `timeout`
     CHECK(outcome.status < 128);
     CHECK(outcome.left == "");
 }
@@ -133,11 +135,11 @@ TEST_CASE("mpirun ends a job whose rank was killed") {
     INFO(outcome.output);
     CHECK(outcome.status != 0);
     CHECK(outcome.status != 124);
-    for (const std::string& end : outcome.ends) CHECK(contains(end, "never came to its end"));
+    for (const std::string& end : outcome.ends) CHECK(contains(end, "did not reach its end"));
     CHECK(outcome.left == "");
 }
 
-TEST_CASE("without mpirun it says what to do") {
+TEST_CASE("without mpirun, the error explains what to do") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
     const std::string error = error_of([&] {

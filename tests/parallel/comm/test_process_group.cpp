@@ -1,4 +1,4 @@
-// Process groups on tensors, on every backend: a start per backend and world size runs all the rest.
+// Process groups on tensors, on every backend: all trials run in one start per backend and world size.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -9,13 +9,12 @@
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/parallel/child_process.h"
-#include "lockstep/tests/parallel/comm/forked_groups.h"
+#include "lockstep/tests/fixtures/ranks.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/group_exercise.h"
-#include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 
 namespace {
 
@@ -23,7 +22,7 @@ template <class Call>
 void expect(Lines& lines, const std::string& what, const std::string& part, Call call) {
     const std::string message = message_of<InvalidArgument>(call);
     if (!contains(message, part) || message.find('\n') != std::string::npos)
-        lines.push_back(fmt::format("{}: '{}' does not say '{}'", what, message, part));
+        lines.push_back(fmt::format("{}: '{}' does not contain '{}'", what, message, part));
 }
 
 void exercise_under_mpirun(int size) {
@@ -31,15 +30,15 @@ void exercise_under_mpirun(int size) {
         WARN("skipped: there is no mpirun");
         return;
     }
-    if (!built_in("mpi")) WARN("skipped: mpi was not built in");
-    if (size > (built_in("mpi") ? most_ranks : 2)) return;
+    if (!is_built_in("mpi")) WARN("skipped: mpi was not built in");
+    if (size > (is_built_in("mpi") ? max_ranks : 2)) return;
     const TemporaryDirectory place;
     const std::string here = place.path().string();
     const lockstep::test::ChildProcess job{
         .command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
                     "--timeout", std::to_string(hang.count()), "-n", std::to_string(size), GROUP_RANK,
-                    built_in("mpi") ? "mpi" : "shm", here},
-        // MPI's files are in the folder, too; MPI leaks memory at its end.
+                    is_built_in("mpi") ? "mpi" : "shm", here},
+        // MPI's files are in the folder as well; MPI leaks memory at exit.
         .environment = {{"TMPDIR", here},
                         {"OMPI_MCA_btl_vader_backing_directory", here},
                         {"ASAN_OPTIONS", "detect_leaks=0"}},
@@ -52,10 +51,10 @@ void exercise_under_mpirun(int size) {
 
 }  // namespace
 
-TEST_CASE("every operation gives what plain loops give, on 1 to 8 ranks") {
-    for (const std::string& backend : backends())
+TEST_CASE("every operation agrees with plain loops on 1 to 8 ranks") {
+    for (const std::string& backend : forkable_backends())
         for (const int size : {1, 2, 3, 4, 8}) {
-            if (size > most_ranks) continue;
+            if (size > max_ranks) continue;
             INFO(backend << " with " << size << " ranks");
             CHECK(on_ranks(backend, size, [](ProcessGroup& group) {
                       Lines lines = exercise_group(group);
@@ -73,15 +72,15 @@ TEST_CASE("every operation under mpirun", "[.mpirun]") {
 
 TEST_CASE("every operation under mpirun, on more ranks", "[.full]") { exercise_under_mpirun(8); }
 
-TEST_CASE("operations are compared in debug mode, and nothing is found where all is well") {
+TEST_CASE("debug mode compares operations and reports no false mismatch") {
     setenv("LOCKSTEP_DEBUG", "detail", 1);
-    for (const std::string& backend : backends()) {
+    for (const std::string& backend : forkable_backends()) {
         CHECK(on_ranks(backend, 3, [](ProcessGroup& group) { return exercise_group(group); }) == "");
 
         struct Mismatch {
             const char* name;
             std::function<void(ProcessGroup&)> call;
-            Lines parts;  ///< of the message on both ranks
+            Lines parts;  ///< parts of the message on both ranks
         };
         const std::vector<Mismatch> all{
             {"operation",
@@ -129,8 +128,8 @@ TEST_CASE("operations are compared in debug mode, and nothing is found where all
     unsetenv("LOCKSTEP_DEBUG");
 }
 
-TEST_CASE("subgroups have ranks and an order of their own") {
-    for (const std::string& backend : backends())
+TEST_CASE("subgroups have separate ranks and order") {
+    for (const std::string& backend : forkable_backends())
         CHECK(on_ranks(backend, 4, [](ProcessGroup& group) {
                   Lines lines;
                   const auto require = [&](bool good, const char* what) {
@@ -142,16 +141,16 @@ TEST_CASE("subgroups have ranks and an order of their own") {
                       return x.to_vector<float>()[2];
                   };
                   const auto ends = group.subgroup({3, 0});
-                  require((ends != nullptr) == (group.rank() % 3 == 0), "who is in the subgroup");
+                  require((ends != nullptr) == (group.rank() % 3 == 0), "members of the subgroup");
                   if (ends) {
                       require(ends->size() == 2 && ends->rank() == (group.rank() == 3 ? 0 : 1), "order of the ranks");
                       require(sum_of_ranks(*ends) == 3, "sum in a subgroup");
                       const auto inner = ends->subgroup({1});
-                      require((inner != nullptr) == (group.rank() == 0), "who is in the inner one");
+                      require((inner != nullptr) == (group.rank() == 0), "members of the inner subgroup");
                       if (inner) require(sum_of_ranks(*inner) == 0 && inner->size() == 1, "sum of one");
                   }
                   const auto same = group.duplicate();
-                  // Not in one order: the group and its duplicate are apart.
+                  // In different orders, because the group and its duplicate are independent.
                   const Tensor a = Tensor::full({1}, 1), b = Tensor::full({1}, 2);
                   const auto first = (group.rank() < 2 ? group : *same).all_reduce_async(group.rank() < 2 ? a : b);
                   const auto second = (group.rank() < 2 ? *same : group).all_reduce_async(group.rank() < 2 ? b : a);
@@ -160,15 +159,15 @@ TEST_CASE("subgroups have ranks and an order of their own") {
                   require(a.item() == 4 && b.item() == 8, "a group and its duplicate");
                   expect(lines, "no ranks", "no ranks", [&] { group.subgroup({}); });
                   expect(lines, "twice", "rank 1 is repeated", [&] { group.subgroup({1, 2, 1}); });
-                  expect(lines, "not there", "rank 4 in a group of 4", [&] { group.subgroup({1, 4}); });
+                  expect(lines, "missing", "rank 4 in a group of 4", [&] { group.subgroup({1, 4}); });
                   expect(lines, "different", "different ranks", [&] { group.subgroup({group.rank() / 2}); });
-                  require(sum_of_ranks(group) == 6, "the group goes on");
+                  require(sum_of_ranks(group) == 6, "the group stays usable");
                   return lines;
               }) == "");
 }
 
-TEST_CASE("bad input is refused before anything is sent, and the group goes on") {
-    for (const std::string& backend : backends())
+TEST_CASE("bad input is rejected before anything is sent, and the group stays usable") {
+    for (const std::string& backend : forkable_backends())
         CHECK(
             on_ranks(backend, 2, [](ProcessGroup& group) {
                 Lines lines;
@@ -213,7 +212,8 @@ TEST_CASE("bad input is refused before anything is sent, and the group goes on")
                     const NoGrad no_grad;
                     group.broadcast(weight, 0);
                 }
-                if (weight.version() == version && group.rank() == 1) lines.emplace_back("a broadcast is no write");
+                if (weight.version() == version && group.rank() == 1)
+                    lines.emplace_back("a broadcast does not count as a write");
                 group.barrier();
                 return lines;
             }) == "");
@@ -221,8 +221,8 @@ TEST_CASE("bad input is refused before anything is sent, and the group goes on")
                lockstep::test::contains("expected one of shm"));
 }
 
-TEST_CASE("a backend that cannot be used says why, and what to do") {
-    if (!built_in("nccl"))
+TEST_CASE("the error about an unusable backend says why and what to do") {
+    if (!is_built_in("nccl"))
         CHECK_THAT(message_of<InvalidArgument>([] { ProcessGroup({.backend = "nccl"}); }),
                    lockstep::test::contains("backend nccl: it was not built in; ") &&
                        lockstep::test::contains("configure again, or use another one"));
@@ -232,5 +232,5 @@ TEST_CASE("a backend that cannot be used says why, and what to do") {
                        lockstep::test::contains("use another one"));
     else
         WARN("skipped: there is a GPU");
-    CHECK(why_unusable("shm").empty());
+    CHECK(unusable_reason("shm").empty());
 }

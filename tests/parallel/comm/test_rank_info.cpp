@@ -1,4 +1,4 @@
-// Where a process learns its place in the job, and what it makes of half of it.
+// How a process determines its place in the job, and the errors for incomplete variables.
 #include <chrono>
 #include <cstdlib>
 #include <map>
@@ -8,13 +8,13 @@
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/parallel/comm/launcher_environment.h"
-#include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::Environment;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::Environment;
+using lockstep::test::message_of;
 
 namespace {
 
@@ -29,7 +29,7 @@ RendezvousOptions member(const std::string& method, int rank, int world_size) {
 
 }  // namespace
 
-TEST_CASE("ranks and addresses come from whatever launcher there was") {
+TEST_CASE("ranks and addresses are those of the launcher") {
     {
         const Environment nothing({});
         const RankInfo info = rank_info();
@@ -106,7 +106,7 @@ TEST_CASE("ranks and addresses come from whatever launcher there was") {
     }
 }
 
-TEST_CASE("addresses are understood as people write them, or refused with what was given") {
+TEST_CASE("addresses are parsed in every usual form, and invalid ones are rejected with their text") {
     const auto host = [](const std::string& text) {
         const Environment job({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", text}});
         return rank_info().master_addr;
@@ -139,7 +139,7 @@ TEST_CASE("addresses are understood as people write them, or refused with what w
     CHECK(alone.store()->compare_set("key", "", "value") == "value");
 }
 
-TEST_CASE("environments that cannot be are refused") {
+TEST_CASE("contradictory environments are rejected") {
     CHECK(contains(wrong_place({{"RANK", "0"}}), "WORLD_SIZE"));
     CHECK(contains(wrong_place({{"WORLD_SIZE", "2"}}), "RANK"));
     CHECK(contains(wrong_place({{"RANK", "two"}, {"WORLD_SIZE", "2"}}), "RANK=two"));

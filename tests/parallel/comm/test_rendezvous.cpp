@@ -1,4 +1,4 @@
-// Processes that find each other: threads stand for them here, each with what its launcher would have told it.
+// Rendezvous of processes: threads represent them here, each with the variables that its launcher would set.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,27 +14,27 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/group/job_failure.h"
 #include "lockstep/parallel/comm/rendezvous.h"
+#include "lockstep/parallel/comm/store/rank_exits.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
 #include "lockstep/tests/parallel/comm/launcher_environment.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::Environment;
-using lockstep::testing::message_of;
+using lockstep::test::contains;
+using lockstep::test::Environment;
+using lockstep::test::message_of;
 using std::chrono::milliseconds;
 
 namespace {
 
 int free_port() { return TcpStoreServer{TcpStoreOptions{}}.port(); }
 
-/// What each of `count` threads throws, or an empty string.
+/// The message that each of `count` threads throws, or an empty string.
 std::vector<std::string> errors_of(int count, const std::function<void(int)>& process) {
     std::vector<std::string> errors(static_cast<std::size_t>(count));
     std::vector<std::thread> threads;
@@ -56,7 +56,7 @@ RendezvousOptions member(const std::string& method, int rank, int world_size, in
 
 }  // namespace
 
-TEST_CASE("all ranks find each other, by address and by file") {
+TEST_CASE("all ranks find each other by address and by file") {
     const Environment nothing({});
     const bool by_file = GENERATE(false, true);
     const test::TemporaryDirectory directory;
@@ -74,16 +74,16 @@ TEST_CASE("all ranks find each other, by address and by file") {
     CHECK_FALSE(std::filesystem::exists(file));
 }
 
-TEST_CASE("a job of one process needs nobody") {
+TEST_CASE("a job with one process needs no other process") {
     const Environment nothing({});
     const Rendezvous job;
     CHECK(job.world_size() == 1);
     CHECK(job.store()->add("n", 2) == 2);
 }
 
-TEST_CASE("under torchrun the store lies beside the agent's port") {
+TEST_CASE("under torchrun, the store is next to the agent's port") {
     std::unique_ptr<TcpStoreServer> agent, stranger;
-    for (int i = 0; i < 50 && !stranger; ++i) {  // of another job: the port may be anybody's
+    for (int i = 0; i < 50 && !stranger; ++i) {  // another job's store; its port may be in use
         agent = std::make_unique<TcpStoreServer>(TcpStoreOptions{});
         try {
             stranger = std::make_unique<TcpStoreServer>(TcpStoreOptions{.port = agent->port() + 1, .token = "theirs"});
@@ -97,21 +97,21 @@ TEST_CASE("under torchrun the store lies beside the agent's port") {
                                 {"TORCHELASTIC_RUN_ID", "none"},
                                 {"TORCHELASTIC_RESTART_COUNT", "0"}});
     const auto errors = errors_of(3, [&](int rank) {
-        if (rank == 0) std::this_thread::sleep_for(milliseconds(300));  // the others look for it meanwhile
+        if (rank == 0) std::this_thread::sleep_for(milliseconds(300));  // the others look for it during this time
         const Rendezvous job({.rank = rank, .world_size = 3, .time_limit = milliseconds(20000)});
         CHECK(job.store()->add("came", 1) <= 3);
     });
     for (const std::string& error : errors) CHECK(error.empty());
 }
 
-TEST_CASE("the address of rank 0 comes from the environment, also where the rank does not") {
+TEST_CASE("the address of rank 0 is read from the environment, even if the rank is not") {
     const Environment address({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(free_port())}});
     for (const std::string& error : errors_of(
              2, [&](int rank) { Rendezvous({.rank = rank, .world_size = 2, .time_limit = milliseconds(20000)}); }))
         CHECK(error.empty());
 }
 
-TEST_CASE("who dies, fails or leaves is told to those who look") {
+TEST_CASE("ranks that die, fail or leave are reported to ranks that check") {
     const Environment nothing({});
     const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
     const std::string how = GENERATE("died", "failed", "left");
@@ -128,20 +128,20 @@ TEST_CASE("who dies, fails or leaves is told to those who look") {
         const Rendezvous job(member(method, 0, 2));
         CHECK(job.store()->get("departed", milliseconds(10000)) == "1 " + how + "\n");
         waitpid(child, nullptr, 0);
-        if (how == "died") job.failure()->note();  // nobody waits for it then
+        if (how == "died") job.failure()->note();  // then no rank waits for it
     }
 }
 
-TEST_CASE("ranks that do not come are named, on every rank that did") {
+TEST_CASE("missing ranks are named on every rank that is present") {
     const Environment nothing({});
     const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
     const auto begin = std::chrono::steady_clock::now();
     const auto errors = errors_of(2, [&](int i) { Rendezvous(member(method, 2 * i, 4, i == 0 ? 300 : 20000)); });
-    for (const std::string& error : errors) CHECK(contains(error, "of 4 processes ranks 1, 3 have not arrived"));
+    for (const std::string& error : errors) CHECK(contains(error, " of 4 processes ranks 1, 3 have not arrived"));
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
 }
 
-TEST_CASE("ranks whose patience ends at the same time all hear who did not come, and leave no file") {
+TEST_CASE("ranks whose deadlines expire together all name the missing ranks and leave no file") {
     const Environment nothing({});
     const test::TemporaryDirectory directory;
     const bool by_file = GENERATE(false, true);
@@ -156,13 +156,13 @@ TEST_CASE("ranks whose patience ends at the same time all hear who did not come,
     }
 }
 
-TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
+TEST_CASE("a duplicate rank or another number of ranks is rejected") {
     const Environment nothing({});
     const test::TemporaryDirectory directory;
     const std::string file = directory / "store";
     std::atomic<int> refused{0};
     const auto twice = errors_of(3, [&](int i) {
-        while (i == 2 && refused == 0) std::this_thread::yield();  // rank 0 comes when one rank 1 has been sent away
+        while (i == 2 && refused == 0) std::this_thread::yield();  // rank 0 arrives after one rank 1 has been rejected
         try {
             Rendezvous(member("file://" + file, i == 2 ? 0 : 1, 2));
         } catch (const CommunicationError&) {
@@ -179,7 +179,7 @@ TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
     const auto begin = std::chrono::steady_clock::now();
     for (const std::string& error : errors_of(2, [&](int i) { Rendezvous(member(method, i, 2 + i)); }))
         CHECK((contains(error, "was started for") ||
-               contains(error, "has closed the connection")));  // its store may go first
+               contains(error, "has closed the connection")));  // the store may end first
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
 
     FileStore others(file);
@@ -189,7 +189,7 @@ TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
     CHECK(contains(size, "another job uses this file"));
 }
 
-TEST_CASE("a job of very many ranks that do not come ends at its deadline, and names some of them") {
+TEST_CASE("a job with very many missing ranks ends at its deadline and names some of them") {
     const Environment nothing({});
     const test::TemporaryDirectory directory;
     const bool by_file = GENERATE(false, true);
@@ -199,21 +199,21 @@ TEST_CASE("a job of very many ranks that do not come ends at its deadline, and n
     const std::string error = message_of<CommunicationError>([&] { Rendezvous(member(method, 0, 1 << 20, 500)); });
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
     CHECK(contains(error,
-                   "of 1048576 processes ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1048559 more "
+                   " of 1048576 processes ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1048559 more "
                    "have not arrived in 500 ms"));
-    // Who counts otherwise is told so, and need not tell as many.
+    // A rank with another world size gets an error, and does not list the missing ranks.
     const auto errors = errors_of(2, [&](int i) { Rendezvous(member(method, i, i == 0 ? 1 << 20 : 3, 10000)); });
     for (const std::string& text : errors)
         CHECK((contains(text, "was started for") || contains(text, "has closed the connection")));
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
 }
 
-TEST_CASE("a file that a killed job has left does not keep the next one from its work") {
+TEST_CASE("a file of a killed job does not disturb the next job") {
     const Environment nothing({});
     const test::TemporaryDirectory directory;
     const std::string method = "file://" + (directory / "store").string();
     for (int round = 0; round < 2; ++round) {
-        testing::ForkedRanks killed(2, [&](int rank) -> std::vector<std::string> {
+        test::ForkedRanks killed(2, [&](int rank) -> std::vector<std::string> {
             const Rendezvous job(member(method, rank, 2));
             job.store()->set("round " + std::to_string(round), std::to_string(rank));
             std::this_thread::sleep_for(std::chrono::seconds(60));
@@ -231,7 +231,7 @@ TEST_CASE("a file that a killed job has left does not keep the next one from its
     CHECK(directory.file_count() == 0);
 }
 
-TEST_CASE("ports that were made from a job's name and are taken are passed by") {
+TEST_CASE("ports derived from a job's name are skipped if they are in use") {
     const std::string launcher = GENERATE("mpirun", "srun");
     const std::string own = std::to_string(getpid());
     const auto environment_of = [&](int rank) {
@@ -240,7 +240,7 @@ TEST_CASE("ports that were made from a job's name and are taken are passed by") 
                                                                          {"OMPI_COMM_WORLD_SIZE", "3"},
                                                                          {"OMPI_COMM_WORLD_LOCAL_RANK", number},
                                                                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
-                                                                         {"PMIX_NAMESPACE", "of test " + own}}
+                                                                         {"PMIX_NAMESPACE", "test " + own}}
                                     : std::map<std::string, std::string>{
                                           {"SLURM_PROCID", number},        {"SLURM_LOCALID", number},
                                           {"SLURM_STEP_NUM_TASKS", "3"},   {"SLURM_STEP_TASKS_PER_NODE", "3"},
@@ -254,23 +254,23 @@ TEST_CASE("ports that were made from a job's name and are taken are passed by") 
         const RankInfo info = rank_info();
         CHECK(info.master_ports == 16);
         port = info.master_port;
-        setenv("MASTER_PORT", "29500", 1);  // what the user says is meant
+        setenv("MASTER_PORT", "29500", 1);  // the user's setting overrides the computed ports
         CHECK(rank_info().master_ports == 1);
         CHECK(rank_info().job.empty());
     }
-    testing::ForkedRanks ranks(3, [&](int rank) -> std::vector<std::string> {
-        std::this_thread::sleep_for(milliseconds(300));  // the ports are taken by then
+    test::ForkedRanks ranks(3, [&](int rank) -> std::vector<std::string> {
+        std::this_thread::sleep_for(milliseconds(300));  // the ports are in use by then
         const Environment environment(environment_of(rank));
         const Rendezvous job({.time_limit = milliseconds(20000), .token = token});
         return job.store()->add("came", 1) <= 3 ? std::vector<std::string>() : std::vector<std::string>{"too many"};
     });
-    // Somebody who says nothing, a store of somebody else's, and one of another job of this user.
+    // A server that sends nothing, a store with another token, and one of another job of this user.
     const Descriptor silent = listen_on("127.0.0.1", port);
     const TcpStoreServer theirs({.port = port + 1, .token = "theirs"}), other({.port = port + 2, .job = "another"});
-    CHECK(testing::joined(ranks.finish(milliseconds(60000))) == "");
+    CHECK(test::joined(ranks.finish(milliseconds(60000))) == "");
 }
 
-TEST_CASE("an address that other machines reach needs a token") {
+TEST_CASE("an address that other machines can reach needs a token") {
     const Environment nothing({});
     const std::string method = "tcp://0.0.0.0:" + std::to_string(free_port());
     CHECK(contains(message_of<InvalidArgument>([&] { Rendezvous(member(method, 0, 2)); }), "token"));

@@ -1,5 +1,5 @@
-// The backend in shared memory: every operation on 2 to 8 ranks, and what the others are told when one of them dies,
-// stops, leaves or gives up.
+// The backend in shared memory: every operation on 2 to 8 ranks, and the errors on the other ranks when one of them
+// dies, stops, leaves or gives up.
 #include <atomic>
 #include <csignal>
 #include <filesystem>
@@ -13,36 +13,64 @@
 
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/store.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/altered_store.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/patience.h"
-#include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
-using namespace lockstep::testing;
+using namespace lockstep::test;
 using std::chrono::milliseconds;
 using Lines = std::vector<std::string>;
 
 namespace {
 
 constexpr int victim = 1;
-constexpr std::size_t unit = 300'000;  ///< floats: more than the slots hold, so that nobody can run ahead
+constexpr std::size_t unit = 300'000;  ///< floats: more than the slots hold, so that no rank can run ahead
 
-/// What the ranks and the test tell each other, besides the transport.
+/// Shared counters of the ranks and the test, independent of the transport.
 struct Told {
     std::atomic<int> steps[8];  ///< calls that have returned
-    std::atomic<int> ended;     ///< ranks that are done
+    std::atomic<int> ended;     ///< ranks that have finished
 };
 using Board = Shared<Told>;
 
+/// Forwards to another store and lets a test change the values that are written and read.
+class FaultyStore final : public Store {
+public:
+    explicit FaultyStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+    std::function<std::string(std::string)> written = [](std::string value) { return value; };
+    std::function<std::string(std::string)> read = [](std::string value) { return value; };
+
+    void set(std::string_view key, std::string_view value) override { store_->set(key, written(std::string(value))); }
+    std::string get(std::string_view key, Milliseconds timeout) override { return read(store_->get(key, timeout)); }
+    std::optional<std::string> try_get(std::string_view key) override {
+        auto value = store_->try_get(key);
+        if (value) value = read(*value);
+        return value;
+    }
+    std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(key, amount); }
+    std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
+        return store_->compare_set(key, expected, desired);
+    }
+    bool remove(std::string_view key) override { return store_->remove(key); }
+    std::int64_t count() override { return store_->count(); }
+    std::unique_ptr<Store> clone(Milliseconds timeout) override { return store_->clone(timeout); }
+    Milliseconds time_limit() const override { return store_->time_limit(); }
+    std::string describe() const override { return store_->describe(); }
+
+private:
+    std::shared_ptr<Store> store_;
+};
+
 void wait_until(const std::function<bool()>& there) {
-    if (!test::comes_true(there)) throw std::runtime_error("the test has waited for minutes");
+    if (!test::comes_true(there)) throw std::runtime_error("the test waited for minutes");
 }
 
-/// A place where `size` ranks meet.
+/// A folder for the rendezvous of `size` ranks.
 struct Meeting {
     test::TemporaryDirectory folder;
     int size = 3;
@@ -56,7 +84,7 @@ struct Meeting {
     std::unique_ptr<Transport> join(int rank) const { return join(rank, store()); }
 };
 
-/// One call of each kind, that no rank can leave without the others; by its number.
+/// One call of each kind that no rank can complete without the others, selected by number.
 struct Calls {
     explicit Calls(int size) : parts(static_cast<std::size_t>(size), unit), a(unit * parts.size()), b(a) {
         for (const std::size_t part : parts) bytes.push_back(part * sizeof(float));
@@ -90,12 +118,12 @@ private:
     }
 };
 
-/// Empty, or why `text` is not the error that was wanted.
+/// Empty, or the reason why `text` is not the expected error.
 Lines judge(const std::string& text, const std::string& wanted) {
     return contains(text, wanted) ? Lines() : Lines{"'" + text + "' does not say '" + wanted + "'"};
 }
 
-/// Makes calls of a kind until an error comes, at most `most` of them; what it says.
+/// Makes calls of a kind until an error occurs, at most `most` of them; returns the error.
 std::string call_until_error(Transport& transport, const Board& board, int rank, int kind, milliseconds deadline,
                              int most = 1'000'000) {
     Calls calls(3);
@@ -126,7 +154,7 @@ TEST_CASE("shm: every operation, from 2 to 8 ranks") {
         const auto transport = meeting.join(rank);
         Lines failures = exercise_transport(*transport, rank, meeting.size);
         for (const std::string& line : named_segments()) failures.push_back(line);
-        if (transport->backend() != "shm") failures.emplace_back("goes by another name");
+        if (transport->backend() != "shm") failures.emplace_back("the backend has another name");
         for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
             std::error_code gone;
             if (contains(std::filesystem::read_symlink(entry.path(), gone).string(), "memfd"))
@@ -137,7 +165,7 @@ TEST_CASE("shm: every operation, from 2 to 8 ranks") {
     CHECK(joined(ranks.finish()) == "");
 }
 
-TEST_CASE("shm: floats are added in the order of ranks, with the same bits everywhere") {
+TEST_CASE("shm: floats are added in rank order, with the same bits on all ranks") {
     Meeting meeting;
     meeting.size = GENERATE(2, 3, 4);
     ForkedRanks ranks(meeting.size, [&](int rank) {
@@ -161,7 +189,7 @@ TEST_CASE("shm: floats are added in the order of ranks, with the same bits every
     CHECK(joined(ranks.finish()) == "");
 }
 
-TEST_CASE("shm: all are told at once that a rank was killed, whatever they wait in") {
+TEST_CASE("shm: if a rank is killed, all others fail at once in any operation") {
     const int kind = GENERATE(range(0, Calls::kinds));
     INFO("call " << kind);
     const Meeting meeting;
@@ -179,7 +207,7 @@ TEST_CASE("shm: all are told at once that a rank was killed, whatever they wait 
         return lines;
     });
     wait_until([&] { return board->steps[victim] >= 3; });
-    std::this_thread::sleep_for(milliseconds(30));  // the others are asleep in the next call
+    std::this_thread::sleep_for(milliseconds(30));  // the others sleep in the next call
     ranks.signal(victim, SIGKILL);
     auto failures = ranks.finish();
     CHECK(failures[victim] == Lines{"ended by signal 9"});
@@ -187,7 +215,7 @@ TEST_CASE("shm: all are told at once that a rank was killed, whatever they wait 
     CHECK(joined(failures) == "");
 }
 
-TEST_CASE("shm: a rank killed at any moment is a clean error for the others") {
+TEST_CASE("shm: a rank killed at any moment is a clean error on the others") {
     std::mt19937 random(11);
     for (int trial = 0; trial < 20; ++trial) {
         const int kind = trial % Calls::kinds;
@@ -214,8 +242,8 @@ TEST_CASE("shm: a rank killed at any moment is a clean error for the others") {
     }
 }
 
-TEST_CASE("shm: a stopped rank is named when the deadline has passed, and told when it goes on") {
-    const int kind = GENERATE(range(0, Calls::kinds - 1));  // messages have no deadline here
+TEST_CASE("shm: a stopped rank is named at the deadline and gets an error when it continues") {
+    const int kind = GENERATE(range(0, Calls::kinds - 1));  // messages have no deadline in this case
     INFO("call " << kind);
     const Meeting meeting;
     const Board board;
@@ -267,33 +295,33 @@ TEST_CASE("shm: abort ends the calls of all ranks with its reason") {
         if (rank == 0)
             other = std::thread([&] {
                 std::this_thread::sleep_for(milliseconds(50));
-                transport->abort("somebody pressed a key");
+                transport->abort("a user pressed a key");
                 transport->abort("too late");
             });
         if (rank == 2) wait_until([&] { return board->ended == 2; });
         const std::string text = message_of<TransportError>([&] { transport->barrier(RunClock::now() + no_limit); });
         ++board->ended;
         if (other.joinable()) other.join();
-        Lines lines = judge(text, "somebody pressed a key");
+        Lines lines = judge(text, "a user pressed a key");
         const std::string again =
             message_of<TransportError>([&] { (void)transport->send(nullptr, 0, (rank + 1) % 3, 0); });
-        if (again != "somebody pressed a key") lines.push_back("afterwards: '" + again + "'");
+        if (again != "a user pressed a key") lines.push_back("afterwards: '" + again + "'");
         return lines;
     });
     CHECK(joined(ranks.finish()) == "");
 }
 
-TEST_CASE("shm: setting up ends in time, too") {
+TEST_CASE("shm: setup also ends in time") {
     Meeting meeting;
     meeting.timeout = milliseconds(3000);
     const Board board;
     const std::string how = GENERATE("absent", "killed", "stopped", "nonsense", "elsewhere");
     INFO(how);
     ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
-        const auto store = std::make_shared<AlteredStore>(meeting.store());
+        const auto store = std::make_shared<FaultyStore>(meeting.store());
         if (rank == victim && how == "absent") pause();
         if (rank == victim && (how == "killed" || how == "stopped"))
-            store->read = [&](std::string value) {  // it has said who it is, and gets no further
+            store->read = [&](std::string value) {  // it has published its identity, and stops there
                 ++board->steps[victim];
                 pause();
                 return value;
@@ -324,7 +352,7 @@ TEST_CASE("shm: setting up ends in time, too") {
     CHECK(joined(failures) == "");
 }
 
-TEST_CASE("shm: messages of another size, given up, and left behind") {
+TEST_CASE("shm: messages of the wrong size, abandoned messages and unreceived messages") {
     Meeting meeting;
     meeting.size = 2;
     ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
@@ -335,11 +363,11 @@ TEST_CASE("shm: messages of another size, given up, and left behind") {
         const auto finish = [&](Message& message) {
             const auto deadline = soon();
             while (!message.advance())
-                if (RunClock::now() > deadline) throw std::runtime_error("a message is not done in time");
+                if (RunClock::now() > deadline) throw std::runtime_error("a message was not completed in time");
         };
         if (rank == 0) {
             auto given_up = transport->send(large.data(), large.size(), 1, 5);
-            given_up.reset();  // in the middle: the ring holds a part of it
+            given_up.reset();  // in the middle: the ring contains a part of it
             transport->send(large.data(), large.size(), 1, 5).reset();
             const auto sent = transport->send(other.data(), other.size(), 1, 5);
             transport->barrier(soon());
@@ -349,19 +377,21 @@ TEST_CASE("shm: messages of another size, given up, and left behind") {
             finish(*transport->send(other.data(), 8, 1, 6));
             auto after = transport->receive(got.data(), 1, 1, 7);
             transport.reset();
-            if (message_of<TransportError>([&] { after->advance(); }).empty()) lines.emplace_back("no group, no error");
+            if (message_of<TransportError>([&] { after->advance(); }).empty())
+                lines.emplace_back("neither a group nor an error");
         } else {
-            transport->barrier(soon());  // until then nothing is taken out of the ring
+            transport->barrier(soon());  // until then nothing is read from the ring
             const auto first = transport->receive(got.data(), got.size(), 0, 5);
             finish(*first);
-            if (got != other) lines.emplace_back("got what had been given up");
+            if (got != other) lines.emplace_back("an abandoned message was received");
             std::vector<char> unwanted(large.size());
-            transport->receive(unwanted.data(), unwanted.size(), 0, 4)->advance();  // given up on this side
+            transport->receive(unwanted.data(), unwanted.size(), 0, 4)->advance();  // cancelled on this side
             const auto never = transport->receive(nullptr, 0, 0, 99);
             transport->meanwhile = [&] { never->advance(); };
             transport->barrier(soon());
             transport->meanwhile = nullptr;
-            std::this_thread::sleep_for(milliseconds(50));  // the other one has left; what it sent is still there
+            std::this_thread::sleep_for(milliseconds(50));  // the other rank has left; its message can still be
+                                                            // received
             const std::string text =
                 message_of<TransportError>([&] { finish(*transport->receive(got.data(), 4, 0, 6)); });
             if (!contains(text, "rank 0 sent 8 bytes with tag 6; expected 4")) lines.push_back(text);

@@ -1,4 +1,4 @@
-// Stores: what they promise, the same for all; and garbage and dying servers.
+// Stores: the contract that all of them share; and garbage and dying servers.
 #include <arpa/inet.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -20,17 +20,17 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/few_descriptors.h"
+#include "lockstep/tests/fixtures/environment.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/parallel/comm/raw_client.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
-using lockstep::testing::can_be_without_descriptors;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
-using lockstep::testing::RawClient;
-using lockstep::testing::sanitizers_need_descriptors;
+using lockstep::test::contains;
+using lockstep::test::fd_limit_skipped;
+using lockstep::test::fd_limit_works;
+using lockstep::test::message_of;
+using lockstep::test::RawClient;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
@@ -52,7 +52,7 @@ struct AnyStore {
 
 }  // namespace
 
-TEST_CASE("every store keeps what it is given") {
+TEST_CASE("every store returns what it was given") {
     AnyStore any;
     const auto store = any.make(GENERATE("tcp", "file", "prefix"));
     INFO(store->describe());
@@ -72,12 +72,12 @@ TEST_CASE("every store keeps what it is given") {
     CHECK_FALSE(store->remove("key"));
     CHECK_FALSE(store->try_get("key").has_value());
     CHECK(store->count() == 2);
-    const std::string large(Store::longest_value, 'x');
+    const std::string large(Store::max_value_bytes, 'x');
     store->set("large", large);
     CHECK(store->get("large") == large);
 }
 
-TEST_CASE("every store counts and compares in one go") {
+TEST_CASE("every store counts and compares atomically") {
     AnyStore any;
     const auto store = any.make(GENERATE("tcp", "file", "prefix"));
     INFO(store->describe());
@@ -105,7 +105,7 @@ TEST_CASE("every store counts and compares in one go") {
     CHECK(store->get("sum") == std::to_string(threads * times));
 }
 
-TEST_CASE("every store waits for a key, and no longer than it is told") {
+TEST_CASE("every store waits for a key until its time limit") {
     AnyStore any;
     const auto store = any.make(GENERATE("tcp", "file", "prefix"));
     INFO(store->describe());
@@ -130,18 +130,18 @@ TEST_CASE("every store waits for a key, and no longer than it is told") {
     CHECK(store->get("after") == "an expired wait");
 }
 
-TEST_CASE("every store refuses keys and values beyond its bounds") {
+TEST_CASE("every store rejects keys and values beyond its limits") {
     AnyStore any;
     const auto store = any.make(GENERATE("tcp", "file", "prefix"));
     INFO(store->describe());
     CHECK(contains(message_of<InvalidArgument>([&] { store->set("", "x"); }), "0 bytes"));
     CHECK(contains(message_of<InvalidArgument>([&] { store->get(std::string(2000, 'k')); }), "1024"));
-    const std::string huge(Store::longest_value + 1, 'x');
+    const std::string huge(Store::max_value_bytes + 1, 'x');
     CHECK(contains(message_of<InvalidArgument>([&] { store->set("big", huge); }), "big'"));
     CHECK_FALSE(store->try_get("big").has_value());
 }
 
-TEST_CASE("a store that is not there, or goes away, is an error in time") {
+TEST_CASE("a store that is absent or disappears is an error in time") {
     int port = 0;
     {
         const TcpStoreServer gone{TcpStoreOptions{}};
@@ -167,7 +167,7 @@ TEST_CASE("a store that is not there, or goes away, is an error in time") {
     CHECK(contains(message_of<CommunicationError>([&] { store.set("key", ""); }), "has closed the connection"));
 }
 
-TEST_CASE("what a client leaves is carried out when it is lost, and the last one counts") {
+TEST_CASE("append_on_loss appends a client's latest value when the client is lost") {
     TcpStoreServer server({});
     TcpStore store(at(server.port()));
     auto first = std::make_unique<TcpStore>(at(server.port())), second = std::make_unique<TcpStore>(at(server.port()));
@@ -189,7 +189,7 @@ TEST_CASE("what a client leaves is carried out when it is lost, and the last one
     CHECK(store.get("gone") == "first\nsecond\n");
 }
 
-TEST_CASE("a client that comes before its server waits for it") {
+TEST_CASE("a client that starts before its server waits for it") {
     int port = 0;
     {
         const TcpStoreServer first{TcpStoreOptions{}};
@@ -204,7 +204,7 @@ TEST_CASE("a client that comes before its server waits for it") {
     later.join();
 }
 
-TEST_CASE("ports in use, foreign addresses and open doors are refused") {
+TEST_CASE("ports in use, foreign addresses and servers without a token are rejected") {
     const TcpStoreServer server{TcpStoreOptions{}};
     const std::string text = message_of<CommunicationError>([&] { TcpStoreServer({.port = server.port()}); });
     CHECK(contains(text, std::to_string(server.port())));
@@ -214,7 +214,7 @@ TEST_CASE("ports in use, foreign addresses and open doors are refused") {
     CHECK(contains(message_of<InvalidArgument>([] { TcpStoreServer({.token = std::string(300, 't')}); }), "256"));
 }
 
-TEST_CASE("strangers and garbage on the store's port harm nobody") {
+TEST_CASE("strangers and garbage on the store's port are harmless") {
     const TcpStoreServer server({.token = "secret"});
     TcpStoreOptions options = at(server.port());
     options.token = "secret";
@@ -226,7 +226,7 @@ TEST_CASE("strangers and garbage on the store's port harm nobody") {
     const auto says = [&](const std::string& bytes) { return RawClient(server.port()).last_words_to(bytes); };
     const auto known_says = [&](const std::string& bytes) {
         const RawClient client(server.port());
-        REQUIRE(client.shake_hands("secret"));
+        REQUIRE(client.authenticate("secret"));
         return client.last_words_to(bytes);
     };
 
@@ -237,7 +237,7 @@ TEST_CASE("strangers and garbage on the store's port harm nobody") {
     CHECK(contains(says(RawClient::frame(Command::hello, {"lockstep store 1", "secret"})), "same version of Lockstep"));
     CHECK(contains(says(hello + protocol::encode(1, {"key", "value"})), "another protocol"));
     CHECK(contains(says(hello + hello), "another protocol"));
-    CHECK(says(hello.substr(0, 7)).empty());  // leaves in the middle of a word
+    CHECK(says(hello.substr(0, 7)).empty());  // closed in the middle of a word
     CHECK(contains(known_says(protocol::encode(99, {})), "unknown command"));
     CHECK(contains(known_says(protocol::encode(1, {"key"})), "unknown command"));
     CHECK(contains(known_says(std::string("\xff\xff\xff\x7f", 4)), "invalid frame"));
@@ -246,7 +246,7 @@ TEST_CASE("strangers and garbage on the store's port harm nobody") {
     std::mt19937 random(3);
     for (int i = 0; i < 500; ++i) {
         const RawClient client(server.port());
-        if (i % 2 == 0) REQUIRE(client.shake_hands("secret"));
+        if (i % 2 == 0) REQUIRE(client.authenticate("secret"));
         std::string bytes;
         for (unsigned frames = random() % 4; frames > 0; --frames) {
             std::string body(1 + random() % 40, '\0');
@@ -261,7 +261,7 @@ TEST_CASE("strangers and garbage on the store's port harm nobody") {
     CHECK(TcpStore(options).get("key") == "value");
 }
 
-TEST_CASE("what answers on a port and is no store is recognised") {
+TEST_CASE("a server that is not a store is recognised") {
     const Descriptor listener = listen_on("127.0.0.1", 0);
     std::thread other([&] {
         const Deadline deadline = RunClock::now() + milliseconds(10000);
@@ -274,9 +274,9 @@ TEST_CASE("what answers on a port and is no store is recognised") {
     other.join();
 }
 
-TEST_CASE("a store without a descriptor for a newcomer says so once, and serves on whatever the handler throws") {
-    if (!can_be_without_descriptors) {
-        WARN(sanitizers_need_descriptors);
+TEST_CASE("a store that has no descriptor for a new client warns once and continues if the handler throws") {
+    if (!fd_limit_works) {
+        WARN(fd_limit_skipped);
         return;
     }
     static std::atomic<int> told{0};

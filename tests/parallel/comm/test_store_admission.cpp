@@ -1,5 +1,5 @@
-// Who is let in by a store's server, and by whom a store lets itself be served: what is told apart, and what those on
-// the way or on the port learn.
+// Admission by a store's server, and of a server by a store: which cases are distinguished, and what an eavesdropper or
+// another process on the port learns.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,20 +16,19 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/store.h"
-#include "lockstep/parallel/comm/store/handshake.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
 #include "lockstep/tests/parallel/comm/raw_client.h"
-#include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
-using lockstep::testing::contains;
-using lockstep::testing::ForkedRanks;
-using lockstep::testing::message_of;
-using lockstep::testing::RawClient;
+using lockstep::test::contains;
+using lockstep::test::ForkedRanks;
+using lockstep::test::message_of;
+using lockstep::test::RawClient;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using store_protocol::Answer;
@@ -37,7 +36,7 @@ using Lines = std::vector<std::string>;
 
 namespace {
 
-const std::string secret = "a secret that nobody is told";
+const std::string secret = "a secret that is never sent";
 
 TcpStoreOptions at(int port, const std::string& token, milliseconds timeout = milliseconds(20000)) {
     return {.port = port, .time_limit = timeout, .token = token};
@@ -47,10 +46,10 @@ std::string answer(const std::string& field) {
     return store_protocol::encode(static_cast<std::uint8_t>(Answer::good), {field});
 }
 
-/// Somebody who took the port first: says what it is told to, and keeps what it hears.
+/// A process that has taken the port first: sends the given replies, and records the received frames.
 class Impostor {
 public:
-    /// `reply`: to each frame that comes; empty: nothing.
+    /// `reply`: reply to each frame; empty: none.
     explicit Impostor(std::function<std::string(const store_protocol::Frame&)> reply)
         : listener_(listen_on("127.0.0.1", 0)), reply_(std::move(reply)), thread_([this] { listen(); }) {}
     ~Impostor() {
@@ -99,7 +98,7 @@ private:
     std::thread thread_;
 };
 
-/// What a store with the right token says to somebody who took the port.
+/// The error of a store with the right token that connects to an impostor.
 std::string meeting(Impostor& impostor, const std::string& token = secret) {
     const std::string text = message_of<CommunicationError>([&] { TcpStore{at(impostor.port(), token)}; });
     CHECK(text.find('\n') == std::string::npos);
@@ -107,18 +106,18 @@ std::string meeting(Impostor& impostor, const std::string& token = secret) {
     return text;
 }
 
-/// What a process of user `user` says.
+/// The result of `says` in a process of user `user`.
 std::string as_user(uid_t user, const std::function<std::string()>& says) {
     ForkedRanks process(1, [&](int) -> Lines {
         if (setresuid(user, user, user) != 0) return {"setresuid failed"};
         return {says()};
     });
-    return lockstep::testing::joined(process.finish());
+    return lockstep::test::joined(process.finish());
 }
 
 }  // namespace
 
-TEST_CASE("who does not know the token is sent away") {
+TEST_CASE("clients without the token are rejected") {
     const TcpStoreServer server{TcpStoreOptions{.host = "0.0.0.0", .token = "secret"}};
     for (const char* wrong : {"", "secre", "secret2", "Secret"})
         CHECK(contains(message_of<CommunicationError>([&] { TcpStore{at(server.port(), wrong)}; }), "token is wrong"));
@@ -129,18 +128,18 @@ TEST_CASE("who does not know the token is sent away") {
     CHECK(contains(message_of<InvalidArgument>([&] { TcpStore{at(server.port(), std::string(300, 't'))}; }), "256"));
 }
 
-TEST_CASE("who took the port first is told nothing that helps it, and is not believed") {
+TEST_CASE("a foreign server on the port learns nothing useful and is not trusted") {
     SECTION("it does not know the token") {
         Impostor impostor([](const store_protocol::Frame&) { return answer(std::string(32, 'x')); });
         CHECK(contains(meeting(impostor), "does not know the token"));
         CHECK(impostor.heard().find(secret) == std::string::npos);
         CHECK(impostor.heard().find("lockstep store 2") != std::string::npos);
     }
-    SECTION("it hands back what it was given") {
+    SECTION("it returns the proof that it received") {
         Impostor impostor([](const store_protocol::Frame& frame) { return answer(frame.fields.back()); });
         CHECK(contains(meeting(impostor), "does not know the token"));
     }
-    SECTION("it is of the version that asked for the token itself") {
+    SECTION("it has the protocol version that asks for the token itself") {
         Impostor impostor([](const store_protocol::Frame&) {
             return store_protocol::encode(static_cast<std::uint8_t>(Answer::refused),
                                           {"this store uses another protocol"});
@@ -148,23 +147,23 @@ TEST_CASE("who took the port first is told nothing that helps it, and is not bel
         CHECK(contains(meeting(impostor), "refused: this store uses another protocol"));
         CHECK(impostor.heard().find(secret) == std::string::npos);
     }
-    SECTION("it lets everybody in") {
+    SECTION("it accepts every client") {
         Impostor impostor([](const store_protocol::Frame&) { return answer({}); });
         CHECK(contains(meeting(impostor), "not a store"));
     }
-    SECTION("it writes to the terminal") {
+    SECTION("it sends control characters for the terminal") {
         Impostor impostor([](const store_protocol::Frame&) {
             return store_protocol::encode(static_cast<std::uint8_t>(Answer::refused), {"\x1b[2J\nrm -rf"});
         });
         CHECK(contains(meeting(impostor), "refused: ?[2J?rm -rf"));
     }
-    SECTION("it sends very much") {
+    SECTION("it sends a very long answer") {
         Impostor impostor([](const store_protocol::Frame&) { return answer(std::string(1 << 20, 'x')); });
         CHECK(contains(meeting(impostor), "not a store"));
     }
 }
 
-TEST_CASE("whatever answers on the port, a store ends in time") {
+TEST_CASE("a store client ends in time, whatever the server answers") {
     std::mt19937 random(5);
     Impostor impostor([&](const store_protocol::Frame&) {
         std::string bytes(random() % 80, '\0');
@@ -179,9 +178,9 @@ TEST_CASE("whatever answers on the port, a store ends in time") {
     CHECK(Clock::now() - begin < milliseconds(60000));
 }
 
-TEST_CASE("an empty token is no token, neither here nor there") {
+TEST_CASE("an empty token is not a token, for clients or servers") {
     const TcpStoreServer server{TcpStoreOptions{}};
-    CHECK_FALSE(RawClient(server.port()).shake_hands(""));
+    CHECK_FALSE(RawClient(server.port()).authenticate(""));
     handshake::Meeting with;
     Impostor impostor([&](const store_protocol::Frame& frame) {
         if (frame.fields.size() == 2) {
@@ -193,11 +192,11 @@ TEST_CASE("an empty token is no token, neither here nor there") {
     CHECK(contains(meeting(impostor, ""), "does not know the token"));
 }
 
-TEST_CASE("what was said on one connection is of no use on another") {
+TEST_CASE("a recorded handshake is useless on another connection") {
     const TcpStoreServer server(at(0, secret));
     std::string recorded;
     {
-        // Passes everything on, from another port.
+        // Forwards everything, from another port.
         std::unique_ptr<RawClient> inside;
         Impostor relay([&](const store_protocol::Frame& frame) {
             if (frame.fields.size() == 2) inside = std::make_unique<RawClient>(server.port());
@@ -211,13 +210,13 @@ TEST_CASE("what was said on one connection is of no use on another") {
     }
     const std::string again = RawClient(server.port()).last_words_to(recorded);
     CHECK(contains(again, "the token is wrong"));
-    // The same words twice are answered by other ones.
+    // The same hello twice gets different answers.
     const std::string hello = RawClient::frame(store_protocol::Command::hello,
                                                {store_protocol::magic, std::string(handshake::nonce_size, 'n')});
     CHECK(RawClient(server.port()).answer_to(hello) != RawClient(server.port()).answer_to(hello));
 }
 
-TEST_CASE("proofs are HMAC-SHA-256 of all that both sides know") {
+TEST_CASE("proofs are HMAC-SHA-256 over everything that both sides know") {
     const handshake::Meeting meeting{std::string(32, 'c'), std::string(32, 's'), 29500, "job"};
     using handshake::proof_of;
     using handshake::Side;
@@ -249,9 +248,9 @@ TEST_CASE("proofs are HMAC-SHA-256 of all that both sides know") {
     CHECK(handshake::random_token() != handshake::random_token());
 }
 
-TEST_CASE("without a token only processes of one user find each other") {
+TEST_CASE("without a token, only processes of one user find each other") {
     if (contains(as_user(4001, [] { return std::string("became it"); }), "setresuid failed")) {
-        WARN("skipped: this process cannot become other users, as root can");
+        WARN("skipped: only root can change to another user");
         return;
     }
     const int port = port_of(hold_free_port());
@@ -272,7 +271,7 @@ TEST_CASE("without a token only processes of one user find each other") {
         const std::string text = "lockstep-store-" + std::to_string(port);
         std::memcpy(name.sun_path + 1, text.data(), text.size());
         const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
-        if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0) return "no desk";
+        if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0) return "no key server";
         char byte = 0;
         return receive_all(socket, &byte, 1, RawClient::soon());
     };
@@ -300,7 +299,7 @@ TEST_CASE("without a token only processes of one user find each other") {
     CHECK(contains(as_user(4001, join("")), "token is wrong"));
 }
 
-TEST_CASE("store: a port that does not exist is refused, not cut to 16 bits") {
+TEST_CASE("store: an impossible port is rejected, not truncated to 16 bits") {
     for (const int port : {-1, 65536, 70000, 1 << 20}) {
         const std::string text = "port " + std::to_string(port) + "; expected";
         CHECK(contains(message_of<InvalidArgument>([&] { TcpStoreServer(at(port, secret)); }), text));
@@ -328,7 +327,7 @@ TEST_CASE("store: a port that does not exist is refused, not cut to 16 bits") {
     CHECK(store.get("key") == "value");
 }
 
-TEST_CASE("store: a clone that is not admitted says so at once, and does not try again") {
+TEST_CASE("store: a clone that is not admitted fails at once and does not retry") {
     auto first = std::make_unique<TcpStoreServer>(at(0, secret));
     const int port = first->port();
     TcpStore store(at(port, secret));
@@ -336,6 +335,7 @@ TEST_CASE("store: a clone that is not admitted says so at once, and does not try
     // Another job's server has the port now.
     const TcpStoreServer other(at(port, "another secret"));
     Store& base = store;
-    const auto clone = [&] { (void)base.clone(milliseconds(20000), std::chrono::hours(1)); };  // else: for an hour
+    const auto clone = [&] { (void)base.clone(milliseconds(20000), std::chrono::hours(1)); };  // otherwise it would
+                                                                                               // wait for an hour
     CHECK(contains(message_of<CommunicationError>(clone), "the token is wrong"));
 }

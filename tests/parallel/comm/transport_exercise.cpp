@@ -6,7 +6,7 @@
 
 #include "lockstep/tests/parallel/comm/exercise_data.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 namespace {
 
@@ -43,7 +43,7 @@ public:
     }
 
 private:
-    /// Sizes to try, and for each the roots.
+    /// Sizes to try, and the roots for each of them.
     template <class Call>
     void sizes(Call call) {
         for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1003}, large}) call(bytes);
@@ -55,7 +55,7 @@ private:
                 if (bytes < large || root == 0 || root == size_ - 1) call(bytes, root);
         });
     }
-    /// What a rank's part is when they are uneven: rank 1's is empty.
+    /// Size of a rank's part if the parts are uneven: rank 1's is empty.
     static std::size_t uneven(std::size_t unit, int rank) {
         return rank == 1 ? 0 : unit * static_cast<std::size_t>(rank % 3 + 1) / 2;
     }
@@ -79,7 +79,7 @@ private:
                (root < 0 ? std::string() : ", root " + std::to_string(root));
     }
 
-    /// Nobody leaves a barrier before the last has come: the clock of the host says so.
+    /// No rank leaves a barrier before the last one has entered, by the host's clock.
     void barriers() {
         for (int i = 0; i < 100; ++i) transport_.barrier(soon());
         for (int late = 0; late < size_; ++late) {
@@ -88,7 +88,8 @@ private:
             transport_.barrier(soon());
             const auto left = Clock::now().time_since_epoch().count();
             transport_.broadcast(&entered, sizeof entered, late, soon());
-            failures_.require(left >= entered, "a barrier let go before rank " + std::to_string(late) + " had come");
+            failures_.require(left >= entered,
+                              "a barrier was released before rank " + std::to_string(late) + " had come");
         }
     }
 
@@ -174,7 +175,7 @@ private:
         });
     }
 
-    /// Every operation for every size, but the large one only for the sum.
+    /// Every operation for every size, except that the large size is used only for sums.
     template <class T, class Call>
     void reductions(Call call) {
         for (const std::size_t bytes : {std::size_t{0}, sizeof(T), 1003 * sizeof(T), large / sizeof(T) * sizeof(T)})
@@ -232,4 +233,4 @@ std::vector<std::string> exercise_transport(Transport& transport, int rank, int 
     return Exercise(transport, rank, size).run();
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

@@ -1,5 +1,5 @@
-// Every operation of a transport, with inputs whose results are exact, checked for equality against plain loops: what
-// all backends must pass.
+// Every operation of a transport, with inputs whose results are exact, checked for equality against plain loops: the
+// behaviour that every backend must have.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 #include "lockstep/parallel/comm/group/transport.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
-/// Called on all ranks of a transport at once. What was wrong, a line each; stops after the first dozen. A
+/// Must be called on all ranks of a transport at once. Returns the errors, one per line; stops after the first dozen. A
 /// TransportError ends it and is one of the lines.
 std::vector<std::string> exercise_transport(Transport& transport, int rank, int size);
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

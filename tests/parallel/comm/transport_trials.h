@@ -12,40 +12,39 @@
 
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/tests/patience.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
-namespace lockstep::testing {
+namespace lockstep::test {
 
 using Lines = std::vector<std::string>;
 
 inline Deadline in(int ms) { return RunClock::now() + std::chrono::milliseconds(ms); }
-/// A call that waits for it hangs.
+/// A call that waits until this time hangs.
 inline Deadline far_off() { return RunClock::now() + test::no_limit; }
 
 inline void finish(Message& message) {
     for (const Deadline deadline = RunClock::now() + test::hang; !message.advance(); std::this_thread::yield())
-        if (RunClock::now() > deadline) throw std::runtime_error("a message is not done in time");
+        if (RunClock::now() > deadline) throw std::runtime_error("a message was not completed in time");
 }
 
-/// What `call` throws as a TransportError.
+/// The message of the TransportError that `call` throws.
 inline std::string error_of(const std::function<void()>& call) {
     try {
         call();
     } catch (const TransportError& error) {
         const std::string text = error.what();
-        return text.empty() || text.find('\n') != std::string::npos ? "no line of its own: " + text : text;
+        return text.empty() || text.find('\n') != std::string::npos ? "not a single line: " + text : text;
     }
     return "nothing was thrown";
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// Empty when it contains `part`.
+/// Empty if it contains `part`.
 inline Lines unless(const std::string& text, const std::string& part) {
     return contains(text, part) ? Lines{} : Lines{"expected \"" + part + "\": " + text};
 }
 
-/// Sums that depend on the order of addition; empty when all ranks got the same ones.
+/// Sums that depend on the order of addition; empty if all ranks got the same ones.
 inline Lines other_bits(Transport& transport, int rank) {
     Lines wrong;
     for (const std::size_t count : std::vector<std::size_t>{1, 5, 1000, 70000, 1 << 20}) {
@@ -57,9 +56,9 @@ inline Lines other_bits(Transport& transport, int rank) {
         std::vector<float> first = own;
         transport.broadcast(first.data(), count * sizeof(float), 0, far_off());
         if (std::memcmp(own.data(), first.data(), count * sizeof(float)) != 0)
-            wrong.push_back("other bits than rank 0 in sums of " + std::to_string(count));
+            wrong.push_back("bits other than those of rank 0 in sums of " + std::to_string(count));
     }
     return wrong;
 }
 
-}  // namespace lockstep::testing
+}  // namespace lockstep::test

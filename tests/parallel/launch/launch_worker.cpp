@@ -1,22 +1,22 @@
-// What the tests of launchers start: each argument is something to do, in order. Prints lines that begin with the rank.
-//   env          its place and cores
-//   join[=M]     joins the job (init method M; "R/W@M": as rank R of W) and prints the sum of what the ranks said
-//   pid=DIR      leaves its process number in DIR/RANK
-//   child=DIR    starts a process that sleeps, with its number in DIR/child.RANK
-//   out=T err=T  prints a text, as it is
-//   sleep=MS     pauses; after=FILE waits until there is such a file
+// The program that tests of launchers start: executes its arguments in order. Prints lines that begin with the rank.
+//   env          prints its place and cores
+//   join[=M]     joins the job (init method M; "R/W@M": as rank R of W) and prints the sum of the ranks' numbers
+//   pid=DIR      writes its process id to DIR/RANK
+//   child=DIR    starts a process that sleeps, and writes its id to DIR/child.RANK
+//   out=T err=T  prints a text verbatim
+//   sleep=MS     pauses; after=FILE waits until the file exists
 //   only=R       continues if it is rank R; other ranks wait ten minutes
 //   skip=R       rank R ends with 0
 //   until=N      continues in attempts before the N-th; later attempts exit with 0
 //   exit=N       kill=SIGNAL
-//   note=R       rank R notes that something went wrong; slow=R continues two seconds later
-//   missed=R     rank R notes that it has waited for another one in vain
+//   note=R       rank R reports a failure; slow=R continues two seconds later
+//   missed=R     rank R reports that another rank has failed
 //   stop=R       rank R stops itself; hang=R continues ten minutes later
-//   trap=SIGNAL  from now on that signal prints a line and ends it with 0
+//   trap=SIGNAL  from now on that signal prints a line and the rank exits with 0
 //   count=SIGNAL from now on that signal prints a line; deaf=SIGNAL ignores it
-//   input        reads its standard input to the end and prints how much there was
-//   self=N       starts this program again as N ranks, with the same arguments, unless it is one; lines of theirs on
-//                standard error that are the same come once
+//   input        reads its standard input to the end and prints its size
+//   self=N       starts this program again as N ranks, with the same arguments, unless it is one of them; prints equal
+//                lines of their standard error once
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -133,9 +133,9 @@ void perform(const std::string& name, const std::string& value, int argc, char**
     if (name == "skip" && rank == number) std::exit(0);
     if (name == "until" && std::atoi(variable("TORCHELASTIC_RESTART_COUNT").c_str()) >= number) std::exit(0);
     if (name == "exit") std::exit(number);
-    if (name == "note" && rank == number) lockstep::note_failure();
+    if (name == "note" && rank == number) lockstep::report_failure();
     if (name == "slow" && rank == number) pause_for(2000);
-    if (name == "missed" && rank == number) lockstep::note_failure(lockstep::FailureCause::others);
+    if (name == "missed" && rank == number) lockstep::report_failure(lockstep::FailureCause::other_rank);
     if (name == "stop" && rank == number) std::raise(SIGSTOP);
     if (name == "hang" && rank == number) pause_for(600000);
     if (name == "kill") std::raise(number);

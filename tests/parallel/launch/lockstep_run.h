@@ -1,4 +1,4 @@
-// For tests of the program: what they start, and what they look for in its output.
+// For tests of the program: commands to start, and parsing of its output.
 #pragma once
 
 #include <fmt/format.h>
@@ -6,13 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 namespace lockstep::test {
 
 using Words = std::vector<std::string>;
 
-/// lockstep-run with `flags`, which starts the worker with what it does.
+/// lockstep-run with `flags`, which starts the worker with its arguments.
 inline Words command(const Words& flags, const Words& worker) {
     Words all{LOCKSTEP_RUN};
     all.insert(all.end(), flags.begin(), flags.end());
@@ -21,7 +23,7 @@ inline Words command(const Words& flags, const Words& worker) {
     return all;
 }
 
-/// What stands behind " NAME=" in a line that `launch_worker env` printed.
+/// The value after " NAME=" in a line that `launch_worker env` printed.
 inline std::string value_in(const std::string& line, const std::string& name) {
     const auto at = line.find(" " + name + "=");
     if (at == std::string::npos) return "no " + name;
@@ -34,7 +36,7 @@ inline bool has_line(const StartedProcess& process, const std::string& line) {
     return std::find(lines.begin(), lines.end(), line) != lines.end();
 }
 
-/// Process numbers that `pid=` and `child=` left in `directory`, once there are `count`.
+/// Process ids that `pid=` and `child=` wrote to `directory`, once there are `count`.
 inline std::vector<pid_t> processes_in(const TemporaryDirectory& directory, std::ptrdiff_t count) {
     std::vector<pid_t> all;
     const bool there = comes_true([&] {
@@ -50,7 +52,7 @@ inline std::vector<pid_t> processes_in(const TemporaryDirectory& directory, std:
 }
 
 inline bool none_runs(const std::vector<pid_t>& processes) {
-    return comes_true([&] { return std::none_of(processes.begin(), processes.end(), runs); });
+    return comes_true([&] { return std::none_of(processes.begin(), processes.end(), is_running); });
 }
 
 }  // namespace lockstep::test

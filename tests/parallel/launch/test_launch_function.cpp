@@ -1,4 +1,4 @@
-// launch() with a function of this program: who calls it with what, and what becomes of what it throws.
+// launch() with a function of this program: its arguments, and the handling of its exceptions.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,15 +21,15 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 using lockstep::test::contains;
+using lockstep::test::message_of;
 
 namespace {
 
-/// Numbers that ranks tell this process, in memory that they share.
+/// Numbers that ranks return to this process, in shared memory.
 class Told {
 public:
     Told()
@@ -52,7 +52,7 @@ struct Net {
 
 }  // namespace
 
-TEST_CASE("a function is called by so many ranks, with their group and with what was given") {
+TEST_CASE("a function is called on N ranks with their group and the given arguments") {
     const Told told;
     launch(
         3,
@@ -66,7 +66,7 @@ TEST_CASE("a function is called by so many ranks, with their group and with what
     CHECK(told[3] == 0);
 }
 
-TEST_CASE("a function that wants no group is told who it is, in a process of its own") {
+TEST_CASE("a function without a group gets its rank in a separate process") {
     const Told told;
     int here = 1;
     launch(2, [&](const RankInfo& rank) {
@@ -91,7 +91,7 @@ TEST_CASE("the rank that failed first is named with its message, and the others 
         std::this_thread::sleep_for(std::chrono::minutes(5));
     };
     CHECK(launch(three).str() == "rank 1 failed first: the data are missing");
-    CHECK(message_of<CommunicationError>([] {  // rank 0 waits for it in vain
+    CHECK(message_of<CommunicationError>([] {  // rank 0 waits until rank 1 has failed
               launch(2, [](ProcessGroup& group) {
                   if (group.rank() == 1) throw InvalidArgument("no such file");
                   group.barrier();
@@ -113,7 +113,7 @@ TEST_CASE("the rank that failed first is named with its message, and the others 
     CHECK(launch(options).restarts == 2);
 }
 
-TEST_CASE("ranks train one model, and what this process does later is its own") {
+TEST_CASE("ranks train one model, and the calling process is unaffected") {
     const Told told;
     const auto train = [](auto& model) {
         SGD sgd(model, {.lr = 0.1});
@@ -138,12 +138,12 @@ TEST_CASE("ranks train one model, and what this process does later is its own") 
               "launch: virtual CPU devices are in use in this process, and ranks that call a function would lack them; "
               "launch before models and tensors are created, or launch a program");
     }
-    if (device_count(DeviceKind::cuda) > 0) return;  // a driver that has been asked stays in use
-    launch(2, [&](ProcessGroup& group) { told[group.rank()] = group.size(); });  // the model is gone
+    if (device_count(DeviceKind::cuda) > 0) return;                              // an initialized driver stays in use
+    launch(2, [&](ProcessGroup& group) { told[group.rank()] = group.size(); });  // the model has been destroyed
     CHECK((told[0] == 2 && told[1] == 2));
 }
 
-TEST_CASE("a launch has a program or a function") {
+TEST_CASE("a launch has either a program or a function") {
     LaunchOptions options;
     options.function = [](const RankInfo&) {};
     options.command = {"true"};

@@ -1,4 +1,4 @@
-// launch() within a program: what it refuses, what it leaves as it was, and a program that starts itself.
+// launch() within a program: the calls that it refuses, the state that it restores, and a program that starts itself.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -11,15 +11,18 @@
 #include "lockstep/parallel/comm/store.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
-#include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
+using lockstep::test::contains;
+using lockstep::test::message_of;
 using lockstep::test::StartedProcess;
 using lockstep::test::TemporaryDirectory;
 using lockstep::test::Words;
-using lockstep::testing::contains;
-using lockstep::testing::message_of;
 
 namespace {
 
@@ -40,7 +43,7 @@ int caught = 0;
 
 }  // namespace
 
-TEST_CASE("results say who failed first and how") {
+TEST_CASE("results name the rank that failed first, and how") {
     const LaunchResult well = launch(worker({"sleep=1"}, 2));
     CHECK(well.success());
     CHECK(well.restarts == 0);
@@ -69,7 +72,7 @@ TEST_CASE("results say who failed first and how") {
     CHECK(killed.str() == "rank 0 failed first: killed by signal 15 (SIGTERM)");
 }
 
-TEST_CASE("who noted first that something went wrong failed first, whatever the order of the ends") {
+TEST_CASE("the rank with the earliest recorded failure failed first, in whatever order ranks end") {
     const TemporaryDirectory directory;
     const std::string where = directory.path().string();
     // Rank 1 ends two seconds after the others.
@@ -77,13 +80,13 @@ TEST_CASE("who noted first that something went wrong failed first, whatever the 
         worker({"note=1", "pid=" + where, "after=" + where + "/1", "sleep=1000", "slow=1", "exit=7"}, 3);
     options.grace = std::chrono::seconds(20);
     CHECK(launch(options).str() == "rank 1 failed first: exit status 7");
-    // A rank that was killed can note nothing, and the others notice it before the launcher hears of it.
+    // A killed rank cannot record its failure, and the others notice it before the launcher does.
     options.command = worker({"note=1", "sleep=100", "note=0", "only=2", "kill=9"}, 3).command;
     options.grace = std::chrono::milliseconds(300);
     CHECK(launch(options).str() == "rank 2 failed first: killed by signal 9 (SIGKILL)");
 }
 
-TEST_CASE("who was waited for in vain failed first, not who waited") {
+TEST_CASE("a rank that others waited for failed first, not the ranks that waited") {
     const auto first = [](const Words& actions) {
         LaunchOptions options = worker(actions, 3);
         options.grace = std::chrono::seconds(4);  // on a busy machine ranks begin at different times
@@ -93,7 +96,7 @@ TEST_CASE("who was waited for in vain failed first, not who waited") {
           "rank 1 failed first: stopped by signal 19 (SIGSTOP), and others timed out waiting for it");
     CHECK(first({"missed=0", "missed=2", "hang=1", "sleep=100", "exit=1"}) ==
           "rank 1 failed first: it made no progress, and others timed out waiting for it");
-    // One that hangs because another one has failed is not the cause, nor is one that hears of it later.
+    // A rank that hangs because another one has failed is not the cause, nor is one that notices the failure later.
     CHECK(first({"missed=0", "hang=1", "exit=7"}) == "rank 2 failed first: exit status 7");
     CHECK(first({"missed=0", "missed=2", "sleep=50", "exit=7"}) == "rank 1 failed first: exit status 7");
 
@@ -105,7 +108,7 @@ TEST_CASE("who was waited for in vain failed first, not who waited") {
     CHECK(result.failure->signal == 0);
 }
 
-TEST_CASE("options that cannot be are refused") {
+TEST_CASE("invalid options of a launch are rejected") {
     const LaunchOptions good = worker({}, 2);
     const auto with = [&](auto change) {
         LaunchOptions options = good;
@@ -120,13 +123,13 @@ TEST_CASE("options that cannot be are refused") {
         CHECK(contains(with([&](auto& o) { o.master_addr = address; }), "expected a host name or an IP address"));
     CHECK(contains(with([](auto& o) { o.max_restarts = -1; }), "-1 restarts"));
     CHECK(contains(with([](auto& o) { o.grace = std::chrono::milliseconds(-1); }), "grace"));
-    CHECK(contains(with([](auto& o) { o.passed_signals = {SIGCHLD}; }), "SIGCHLD"));
+    CHECK(contains(with([](auto& o) { o.forwarded_signals = {SIGCHLD}; }), "SIGCHLD"));
     CHECK(contains(with([](auto& o) { o.tee = {Streams::out}; }), "1 local ranks were selected, but there are 2"));
     CHECK(contains(with([](auto& o) { o.nodes = 2; }), "node rank, master address and master port"));
     CHECK(with([](auto&) {}).empty());
 }
 
-TEST_CASE("numbers of ranks are numbers or say what to count") {
+TEST_CASE("a number of ranks is a number or names what to count") {
     CHECK(processes_per_node("1") == 1);
     CHECK(processes_per_node("1024") == 1024);
     CHECK(processes_per_node("cpu") >= 1);
@@ -134,7 +137,7 @@ TEST_CASE("numbers of ranks are numbers or say what to count") {
         CHECK(contains(message_of<InvalidArgument>([&] { processes_per_node(text); }), "expected 1 to 1024"));
 }
 
-TEST_CASE("a port that is held is nobody else's, but for who asks for it by number") {
+TEST_CASE("a reserved port is not assigned to others, except if requested by number") {
     const Descriptor held = hold_free_port();
     const int port = port_of(held);
     for (int i = 0; i < 200; ++i) {
@@ -151,7 +154,7 @@ TEST_CASE("a port that is held is nobody else's, but for who asks for it by numb
     CHECK(store.add("n", 1) == 1);
 }
 
-TEST_CASE("one launch at a time, from any thread of a program that has several") {
+TEST_CASE("one launch at a time, from any thread of a program") {
     const TemporaryDirectory directory, other;
     const std::string go = (other / "go").string();
     std::future<LaunchResult> first = std::async(std::launch::async, [&] {
@@ -164,11 +167,11 @@ TEST_CASE("one launch at a time, from any thread of a program that has several")
     CHECK(launch(worker({}, 1)).success());
 }
 
-TEST_CASE("handlers of signals are as they were, and ignored signals stay ignored") {
+TEST_CASE("signal handlers are restored, and ignored signals stay ignored") {
     caught = 0;
     void (*const before)(int) = std::signal(SIGINT, [](int) { ++caught; });
     void (*const hang_up)(int) = std::signal(SIGHUP, SIG_IGN);
-    void (*const child)(int) = std::signal(SIGCHLD, SIG_IGN);  // the system would reap the ranks
+    void (*const child)(int) = std::signal(SIGCHLD, SIG_IGN);  // then the system would reap the ranks
     const TemporaryDirectory directory;
     std::thread user([&] {
         test::processes_in(directory, 1);
@@ -189,7 +192,7 @@ TEST_CASE("handlers of signals are as they were, and ignored signals stay ignore
     std::signal(SIGINT, before);
 }
 
-TEST_CASE("ranks that save when they are told to end have their own time for it") {
+TEST_CASE("ranks that save when they are asked to end have extra time") {
     const bool enough = GENERATE(true, false);
     LaunchOptions options = worker({"deaf=15"}, 2);
     const TemporaryDirectory directory;
@@ -215,13 +218,13 @@ TEST_CASE("a program starts itself once per rank") {
     CHECK(run.err() == "launched: all ranks succeeded\n");
 }
 
-TEST_CASE("a line that several ranks write is passed on once, as often as one of them writes it") {
+TEST_CASE("a line that several ranks write is printed as often as the rank that writes it most") {
     StartedProcess run({LAUNCH_WORKER, "self=3", "err=one\ntwo\n", "sleep=50", "err=on", "err=e\n"});
     CHECK(run.status() == 0);
     CHECK(run.err() == "one\ntwo\none\nlaunched: all ranks succeeded\n");
 }
 
-TEST_CASE("a hundred launches leave no descriptor and no process behind") {
+TEST_CASE("a hundred launches leak no descriptor and no process") {
     const auto descriptors = [] {
         return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
                              std::filesystem::directory_iterator());

@@ -1,4 +1,4 @@
-// lockstep-run as a user meets it: flags, places, failures, restarts, signals.
+// lockstep-run from a user's view: flags, places, failures, restarts, signals.
 #include <sched.h>
 #include <sys/stat.h>
 
@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lockstep/parallel/comm/store.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 
 using namespace lockstep::test;
@@ -49,7 +50,7 @@ std::string text_of_nodes(const std::vector<int>& cores, std::size_t begin, std:
     return text_of(near, 0, near.size());
 }
 
-/// Status and stderr of a run that must end at once.
+/// Checks status and stderr of a run that must end at once.
 void check_refused(const Words& words, const std::string& complaint, const Words& environment = {}) {
     StartedProcess run(words, {.environment = environment});
     CAPTURE(words, complaint);
@@ -113,7 +114,7 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     check_refused(command({"--nproc-per-node", "gpu"}, {"out=started"}), "cpu", {"CUDA_VISIBLE_DEVICES=-1"});
 }
 
-TEST_CASE("what cannot be executed is refused before anything is started") {
+TEST_CASE("a command that cannot be executed is rejected before anything is started") {
     const TemporaryDirectory directory;
     put_bytes(directory / "data", "no program");
     put_bytes(directory / "garbage", "no program either");
@@ -126,13 +127,13 @@ TEST_CASE("what cannot be executed is refused before anything is started") {
     check_refused({LOCKSTEP_RUN, directory.path().string()}, "directory");
     check_refused({LOCKSTEP_RUN, file("garbage")}, "Exec format error");
     check_refused({LOCKSTEP_RUN, file("script")}, "#!");
-    // Along PATH, with flags of its own that lockstep-run has too, and behind a "--".
+    // Found in PATH, with its own flags that lockstep-run has as well, after a "--".
     StartedProcess found({LOCKSTEP_RUN, "--nproc_per_node=2", "--", "printf", "%s ", "--help", "--tee"});
     CHECK(found.status() == 0);
     CHECK(found.out() == "--help --tee --help --tee ");
 }
 
-TEST_CASE("each rank is told its place, and how many cores it may use of those near its memory") {
+TEST_CASE("each rank gets its rank numbers and the number of usable cores near its memory") {
     const auto cores = own_cores();
     const int ranks = GENERATE(1, 2, 3);
     StartedProcess run(command({"--nproc_per_node", std::to_string(ranks)}, {"env", "input"}),
@@ -172,7 +173,7 @@ TEST_CASE("each rank is told its place, and how many cores it may use of those n
     CHECK(std::stoi(*ports.begin()) > 0);
 }
 
-TEST_CASE("what the user has set stays") {
+TEST_CASE("variables set by the user are kept") {
     StartedProcess run(
         command({"--nproc-per-node=2", "--no_binding", "--master-port", "2345", "--master_addr", "localhost"}, {"env"}),
         {.environment = {"OMP_NUM_THREADS=7", "LOCKSTEP_CPU_DEVICES=3", "LOCKSTEP_STORE_TOKEN=secret"}});
@@ -192,10 +193,10 @@ TEST_CASE("what the user has set stays") {
     CHECK(value_in(limited.out(), "OMP_THREAD_LIMIT") == "1");
     StartedProcess few(command({"--nproc-per-node=1"}, {"env"}), {.environment = {"CUDA_VISIBLE_DEVICES=1"}});
     REQUIRE(few.status() == 0);
-    CHECK(value_in(few.out(), "LOCKSTEP_CPU_DEVICES") == "-");  // cpu:1 of one would be none at all
+    CHECK(value_in(few.out(), "LOCKSTEP_CPU_DEVICES") == "-");  // cpu:1 would not exist with one device
 }
 
-TEST_CASE("ranks of one machine share a secret of their own, another one in every attempt") {
+TEST_CASE("ranks of one machine share a secret that changes with every attempt") {
     std::set<std::string> secrets;
     for (int run_number = 0; run_number < 2; ++run_number) {
         StartedProcess run(command({"--nproc-per-node=2", "--max-restarts=1"}, {"env", "until=1", "only=0", "exit=3"}));
@@ -210,7 +211,7 @@ TEST_CASE("ranks of one machine share a secret of their own, another one in ever
         secrets.insert(of_this.begin(), of_this.end());
     }
     CHECK(secrets.size() == 4);
-    // Launchers on several machines know nothing of each other.
+    // Launchers on several machines do not know each other.
     StartedProcess node(
         command({"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=2345", "--nproc-per-node=1"},
                 {"env"}));
@@ -218,7 +219,7 @@ TEST_CASE("ranks of one machine share a secret of their own, another one in ever
     CHECK(value_in(node.out(), "LOCKSTEP_STORE_TOKEN") == "-");
 }
 
-TEST_CASE("as many ranks as devices, or cores") {
+TEST_CASE("the default is one rank per device or core") {
     const auto ranks_of = [](const char* count, const Words& environment) {
         StartedProcess run(command({"--nproc-per-node", count}, {"env"}), {.environment = environment});
         CHECK(run.status() == 0);
@@ -234,7 +235,7 @@ TEST_CASE("as many ranks as devices, or cores") {
     }
 }
 
-TEST_CASE("ranks find each other through what they are told") {
+TEST_CASE("ranks find each other through their environment") {
     StartedProcess run(command({"--standalone", "--nnodes=1", "--nproc-per-node=4"}, {"join"}));
     CHECK(run.status() == 0);
     CHECK(run.lines() == Words{"joined 0/4 launcher 1 sum 14", "joined 1/4 launcher 1 sum 14",
@@ -258,7 +259,7 @@ TEST_CASE("ranks of two nodes find each other") {
     CHECK(value_in(second.lines().front(), "LOCAL_RANK") == "0");
 }
 
-TEST_CASE("the rank that failed first is named, with how and its last words, and the others end") {
+TEST_CASE("the first failed rank is named, with its status and last output, and the others end") {
     const TemporaryDirectory directory;
     const std::string pid = "pid=" + directory.path().string();
     {
@@ -276,7 +277,7 @@ TEST_CASE("the rank that failed first is named, with how and its last words, and
     CHECK(none_runs(processes_in(directory, 3)));
 }
 
-TEST_CASE("ranks that notice by themselves may say so, and do not count") {
+TEST_CASE("ranks that fail because of another rank may print it and are not blamed") {
     StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=3", "sh", "-c",
                         "[ $RANK = 1 ] && exit 5; sleep 0.4; echo rank $RANK misses it; exit 6"});
     CHECK(run.status() == 1);
@@ -284,13 +285,13 @@ TEST_CASE("ranks that notice by themselves may say so, and do not count") {
     CHECK_THAT(run.err(), contains("rank 1 failed first: exit status 5"));
 }
 
-TEST_CASE("who ends well leaves the others alone") {
+TEST_CASE("a rank that succeeds does not affect the others") {
     StartedProcess run(command({"--nproc-per-node=2"}, {"skip=0", "sleep=300", "out=late"}));
     CHECK(run.status() == 0);
     CHECK(run.out() == "late");
 }
 
-TEST_CASE("after a failure all are started again, up to the limit, each time with another port") {
+TEST_CASE("after a failure all ranks are restarted up to the limit, each time with another port") {
     StartedProcess recovers(command({"--nproc-per-node=2", "--max_restarts=3", "--grace=0.2"},
                                     {"env", "join", "until=2", "only=1", "err=again\n", "exit=3"}));
     CHECK(recovers.status() == 0);
@@ -308,7 +309,7 @@ TEST_CASE("after a failure all are started again, up to the limit, each time wit
                                      "restarts is reached\n"));
 }
 
-TEST_CASE("signals reach all ranks and end the run") {
+TEST_CASE("signals are sent to all ranks and end the run") {
     const int signal = GENERATE(SIGINT, SIGTERM, SIGHUP, SIGQUIT);
     const std::string number = std::to_string(signal);
     const TemporaryDirectory directory;
@@ -323,14 +324,14 @@ TEST_CASE("signals reach all ranks and end the run") {
     CHECK(none_runs(ranks));
 }
 
-TEST_CASE("ranks that are deaf to a signal are killed after the grace, and at once when it comes again") {
+TEST_CASE("ranks that ignore a signal are killed after the grace period, or at once on a second signal") {
     const bool again = GENERATE(false, true);
     const TemporaryDirectory directory;
     StartedProcess run(command({"--nproc-per-node=2", again ? "--grace=300" : "--grace=0.3", "--max-restarts=5"},
                                {"deaf=2", "deaf=15", "pid=" + directory.path().string(), "sleep=600000"}));
     const auto ranks = processes_in(directory, 2);
     run.send(SIGINT);
-    // Until it ends: one that a busy machine delivers at once with the first counts as the same wish.
+    // Repeated until it ends, because a second signal that is delivered together with the first counts as one.
     if (again)
         CHECK(comes_true([&] {
             std::this_thread::sleep_for(std::chrono::milliseconds(400));
@@ -342,7 +343,7 @@ TEST_CASE("ranks that are deaf to a signal are killed after the grace, and at on
     CHECK(none_runs(ranks));
 }
 
-TEST_CASE("other signals are passed on, and the run goes on") {
+TEST_CASE("other signals are forwarded, and the run continues") {
     const TemporaryDirectory directory, other;
     const std::string go = (other / "go").string();
     StartedProcess run(command({"--nproc-per-node=2", "--signals=USR1,SIGTERM"},
@@ -355,7 +356,7 @@ TEST_CASE("other signals are passed on, and the run goes on") {
     CHECK(run.lines() == Words{"0 got signal 10", "1 got signal 10", "done", "done"});
 }
 
-TEST_CASE("no rank outlives lockstep-run, however that ends") {
+TEST_CASE("no rank outlives lockstep-run, however it ends") {
     const TemporaryDirectory directory;
     StartedProcess run(command({"--nproc-per-node=3"}, {"pid=" + directory.path().string(), "sleep=600000"}));
     const auto ranks = processes_in(directory, 3);
@@ -364,7 +365,7 @@ TEST_CASE("no rank outlives lockstep-run, however that ends") {
     CHECK(none_runs(ranks));
 }
 
-TEST_CASE("nor does what a rank's shell has started, whatever was killed with lockstep-run") {
+TEST_CASE("no process that a rank's shell started outlives lockstep-run, whatever is killed with it") {
     const bool group_too = GENERATE(false, true);
     const TemporaryDirectory directory;
     const std::string worker =
@@ -376,14 +377,14 @@ TEST_CASE("nor does what a rank's shell has started, whatever was killed with lo
     CHECK(none_runs(all));
 }
 
-TEST_CASE("killed while it starts them, lockstep-run leaves no rank either") {
+TEST_CASE("lockstep-run leaves no rank if it is killed while it starts them") {
     const TemporaryDirectory mark;  // its name is in the command lines of all of them
     const auto marked = [&] {
         std::vector<pid_t> found;
         for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
             const int process = std::atoi(entry.path().filename().c_str());
             if (process <= 0) continue;
-            std::string command;  // stays empty if the process ends meanwhile
+            std::string command;  // stays empty if the process ends in between
             std::getline(std::ifstream(entry.path() / "cmdline"), command, '\n');
             if (command.find(mark.path().string()) != std::string::npos) found.push_back(process);
         }
@@ -401,7 +402,7 @@ TEST_CASE("killed while it starts them, lockstep-run leaves no rank either") {
     CHECK(some);
 }
 
-TEST_CASE("what ranks have started ends with them") {
+TEST_CASE("processes that ranks started end with them") {
     const bool fails = GENERATE(false, true);
     const TemporaryDirectory directory;
     const std::string where = directory.path().string();

@@ -1,9 +1,10 @@
-// lockstep-run: where the ranks' output goes.
+// lockstep-run: destinations of the ranks' output.
 #include <fcntl.h>
 #include <poll.h>
 
 #include <array>
 
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 
 using namespace lockstep::test;
@@ -20,14 +21,14 @@ Words sorted_lines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("without flags the output is the ranks' own") {
+TEST_CASE("without flags the output is that of the ranks") {
     StartedProcess run(command({"--nproc-per-node=2"}, {"skip=1", "out=a bar\r", "err=part", "err= of a line"}));
     CHECK(run.status() == 0);
     CHECK(run.out() == "a bar\r");
     CHECK(run.err() == "part of a line");
 }
 
-TEST_CASE("with a prefix every line says whose it is") {
+TEST_CASE("with a prefix every line names its rank") {
     StartedProcess run(command({"--nproc-per-node=3", "--prefix"},
                                {"out=one\n\ntw", "err=to", "sleep=50", "out=o\nno end", "err= stderr\n"}));
     CHECK(run.status() == 0);
@@ -40,9 +41,9 @@ TEST_CASE("with a prefix every line says whose it is") {
     CHECK(sorted_lines(run.err()) == errors);
 }
 
-TEST_CASE("lines of several ranks never mix, however many there are") {
+TEST_CASE("lines of several ranks never mix, however many ranks there are") {
     StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=4", "--prefix", "sh", "-c",
-                        "i=0; while [ $i -lt 2000 ]; do echo \"$RANK counts $i and goes on\"; i=$((i+1)); done"});
+                        "i=0; while [ $i -lt 2000 ]; do echo \"$RANK counts $i and continues\"; i=$((i+1)); done"});
     CHECK(run.status() == 0);
     std::array<int, 4> next{};
     std::istringstream text(run.out());
@@ -52,18 +53,18 @@ TEST_CASE("lines of several ranks never mix, however many there are") {
         REQUIRE((rank >= 0 && rank < 4));
         const std::string number = std::to_string(rank);
         CHECK(line == "[" + number + "]:" + number + " counts " +
-                          std::to_string(next[static_cast<std::size_t>(rank)]++) + " and goes on");
+                          std::to_string(next[static_cast<std::size_t>(rank)]++) + " and continues");
     }
     CHECK(next == std::array<int, 4>{2000, 2000, 2000, 2000});
 }
 
-TEST_CASE("logs of every attempt and rank") {
+TEST_CASE("one log per attempt and rank") {
     const TemporaryDirectory directory;
     const auto log = [&](const std::string& name) { return get_bytes(directory / ("logs/" + name)); };
     const std::string flag = "--log-dir=" + (directory / "logs").string();
     const auto there = [&](const std::string& name) { return std::filesystem::exists(directory / ("logs/" + name)); };
 
-    SECTION("redirected streams are in files alone") {
+    SECTION("redirected streams are written to files only") {
         StartedProcess run(command({"--nproc-per-node=2", flag, "-r", "3", "--max-restarts=1", "--grace=0.2"},
                                    {"out=said\n", "err=erred\n", "until=1", "only=1", "exit=4"}));
         CHECK(run.status() == 0);
@@ -76,7 +77,7 @@ TEST_CASE("logs of every attempt and rank") {
             CHECK(log(std::string(place) + "/stderr.log") == "erred\n");
         }
     }
-    SECTION("tee brings them to the console as well") {
+    SECTION("tee also writes them to the console") {
         StartedProcess run(command({"--nproc-per-node=2", flag, "--tee", "1"}, {"out=said", "err=erred\n"}));
         CHECK(run.status() == 0);
         CHECK(run.lines() == Words{"[0]:said", "[1]:said"});
@@ -84,7 +85,7 @@ TEST_CASE("logs of every attempt and rank") {
         CHECK(log("attempt_0/1/stdout.log") == "said");
         CHECK_FALSE(there("attempt_0/1/stderr.log"));
     }
-    SECTION("each local rank as it was chosen, and tee holds where both name a stream") {
+    SECTION("a choice per local rank, where tee wins if both flags name a stream") {
         StartedProcess run(
             command({"--nproc-per-node=3", flag, "--tee=0:3,1:2", "--redirects=1:3"}, {"out=said\n", "err=erred\n"}));
         CHECK(run.status() == 0);
@@ -94,7 +95,7 @@ TEST_CASE("logs of every attempt and rank") {
             CHECK(there("attempt_0/" + std::string(file)));
         CHECK_FALSE(there("attempt_0/2"));
     }
-    SECTION("a directory alone means both streams, to both") {
+    SECTION("a directory without other flags means both streams, to file and console") {
         StartedProcess run(command({"--nproc-per-node=1", flag}, {"out=said\n", "err=erred\n"}));
         CHECK(run.status() == 0);
         CHECK(run.out() == "[0]:said\n");
@@ -103,7 +104,7 @@ TEST_CASE("logs of every attempt and rank") {
     }
 }
 
-TEST_CASE("the last ten lines are told") {
+TEST_CASE("the last ten lines are reported") {
     std::string text;
     for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i) + "\n";
     StartedProcess run(command({"--nproc-per-node=1"}, {"err=" + text, "exit=1"}));
@@ -113,7 +114,7 @@ TEST_CASE("the last ten lines are told") {
     CHECK_THAT(err.substr(text.size()), contains("on stderr:\n  line 1990\n"));
 }
 
-TEST_CASE("a console that nobody reads holds nobody up for ever") {
+TEST_CASE("an unread console does not block forever") {
     std::array<int, 2> ends{};
     REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
     const TemporaryDirectory directory;
@@ -128,7 +129,7 @@ TEST_CASE("a console that nobody reads holds nobody up for ever") {
     ::close(ends[1]);
     CHECK_FALSE(run.ended());
     run.send(SIGTERM);
-    // Its own last line waits for whoever reads, as any program's does.
+    // Its own last line waits for the reader, like any program's.
     CHECK(none_runs(ranks));
     std::array<char, 4096> bytes{};
     while (!run.ended() && ::read(ends[0], bytes.data(), bytes.size()) > 0) {
@@ -137,7 +138,7 @@ TEST_CASE("a console that nobody reads holds nobody up for ever") {
     CHECK(run.status() == 1);
 }
 
-TEST_CASE("who holds a rank's stream open and has left its group does not hold up the end") {
+TEST_CASE("a process outside the group that holds a rank's stream open does not delay the end") {
     const TemporaryDirectory directory;
     const std::string file = (directory / "pid").string();
     StartedProcess run(
@@ -145,6 +146,6 @@ TEST_CASE("who holds a rank's stream open and has left its group does not hold u
          "setsid sh -c 'echo $$ >" + file + "; exec sleep 60' & while [ ! -s " + file + " ]; do sleep 0.01; done"});
     CHECK(run.status() == 0);
     const auto left = processes_in(directory, 1);
-    CHECK(runs(left.front()));  // it wanted to stay
+    CHECK(is_running(left.front()));  // it has left its group
     ::kill(left.front(), SIGKILL);
 }

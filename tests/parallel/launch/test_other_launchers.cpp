@@ -1,10 +1,11 @@
-// Ranks that somebody else started: torchrun, mpirun, or the user by hand.
+// Ranks started by others: torchrun, mpirun, or the user by hand.
 #include <unistd.h>
 
 #include <memory>
 
 #include "lockstep/parallel/comm/store.h"
-#include "lockstep/tests/parallel/launch/found_launcher.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/processes.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 
 using namespace lockstep::test;
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int world_size = 3;
 
-/// Lines of three ranks that have found each other, told so by `launcher`.
+/// Lines of three ranks that have joined, according to variables of `launcher`.
 Words all_joined(int launcher) {
     Words lines;
     for (int rank = 0; rank < world_size; ++rank)
@@ -69,14 +70,15 @@ TEST_CASE("by hand, with an init method") {
 }
 
 TEST_CASE("under torchrun", "[.torchrun]") {
-    const auto torchrun = found("LOCKSTEP_TORCHRUN", "torchrun");
+    const auto torchrun = found_launcher("LOCKSTEP_TORCHRUN", "torchrun");
     if (!torchrun) return;
     StartedProcess run({*torchrun, "--standalone", "--nproc-per-node", std::to_string(world_size), "--no-python",
                         LAUNCH_WORKER, "join"});
     CAPTURE(run.status(), run.err());
     CHECK(run.status() == 0);
     CHECK(run.lines() == all_joined(2));
-    // Ranks that our launcher starts within a job of torchrun are its own: they must not look for torchrun's agent.
+    // Ranks that our launcher starts within a job of torchrun belong to our launcher: they must not look for torchrun's
+    // agent.
     StartedProcess inner({*torchrun, "--standalone", "--nproc-per-node", "1", "--no-python", LOCKSTEP_RUN,
                           "--nproc-per-node", std::to_string(world_size), LAUNCH_WORKER, "join"});
     CHECK(inner.status() == 0);
@@ -84,7 +86,7 @@ TEST_CASE("under torchrun", "[.torchrun]") {
 }
 
 TEST_CASE("under mpirun", "[.mpirun]") {
-    const auto mpirun = found("LOCKSTEP_MPIRUN", "mpirun");
+    const auto mpirun = found_launcher("LOCKSTEP_MPIRUN", "mpirun");
     if (!mpirun) return;
     Words command{*mpirun, "--oversubscribe", "-n", std::to_string(world_size), LAUNCH_WORKER, "join"};
     if (::geteuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");

@@ -1,4 +1,4 @@
-// Must not compile, with the sentences that tests/parallel/CMakeLists.txt names; with LISTED it must.
+// Must not compile, with the errors that tests/parallel/CMakeLists.txt lists; with LISTED it must.
 #include "lockstep/ops/functional.h"
 #include "lockstep/parallel/data_parallel.h"
 

@@ -1,0 +1,104 @@
+// Launches of a training step on a GPU, by kernel: counted by the CUDA stand-in, which executes none of them.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "lockstep/bench/emulated.h"
+#include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/apps/mnist_nets.h"
+#include "lockstep/samples/apps/unet/loss.h"
+#include "lockstep/samples/apps/unet/net.h"
+#include "lockstep/tests/cuda_standin/standin.h"
+
+namespace ls = lockstep;
+
+namespace emulated {
+
+namespace {
+
+using Launches = std::map<std::string, std::uint64_t>;
+
+/// Launches of one step after a step that has traced the program. `step` enqueues one.
+template <class Model, class Step>
+Launches count(Model& model, Step step) {
+    for (int warmup = 0; warmup < 2; ++warmup) step();
+    model.synchronize();
+    standin::reset_counters();
+    step();
+    model.synchronize();
+    return standin::counters().devices[0].launches;
+}
+
+Launches mnist_step() {
+    ls::DataParallel model(mnist::Cnn(), {ls::Device::cuda(0)}, {.shards = 1});
+    ls::SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
+    const ls::Tensor images = ls::Tensor::rand({64, 1, 28, 28}), labels = ls::Tensor::zeros({64}, ls::DType::i64);
+    return count(model, [&] { model.step(sgd, images, labels, ls::nll_loss); });
+}
+
+struct UnetSizes {
+    std::int64_t width, rows, height, image_width;
+};
+constexpr UnetSizes full{64, 4, 160, 240}, small{4, 8, 32, 32};
+
+Launches unet_step(const UnetSizes& sizes, std::optional<ls::DType> autocast) {
+    ls::EngineOptions options{.shards = 1};
+    options.autocast = autocast;
+    ls::DataParallel model(unet::UNet({.width = sizes.width}), {ls::Device::cuda(0)}, options);
+    ls::AdamW adam(model, {.lr = 1e-5});
+    const ls::Tensor images = ls::Tensor::rand({sizes.rows, 3, sizes.height, sizes.image_width}),
+                     masks = ls::Tensor::zeros({sizes.rows, sizes.height, sizes.image_width}, ls::DType::i64);
+    const ls::StepOptions clipped{.clip = {ls::ClipGradNorm{.max_norm = 1}}};
+    return count(model, [&] { model.step(adam, images, masks, unet::SegmentationLoss(), clipped); });
+}
+
+std::uint64_t sum(const Launches& launches) {
+    std::uint64_t all = 0;
+    for (const auto& [kernel, count] : launches) all += count;
+    return all;
+}
+
+}  // namespace
+
+void count_launches(const std::string& json) {
+    standin::Config config;
+    config.runs_kernels = false;
+    standin::reset(config);
+    const std::vector<std::pair<std::string, Launches>> steps{{"MNIST, f32", mnist_step()},
+                                                              {"U-Net, f32", unet_step(full, std::nullopt)},
+                                                              {"U-Net, bf16", unet_step(full, ls::DType::bf16)},
+                                                              {"small U-Net, f32", unet_step(small, std::nullopt)},
+                                                              {"small U-Net, bf16", unet_step(small, ls::DType::bf16)}};
+    std::map<std::string, std::map<std::string, std::uint64_t>> by_kernel;
+    fmt::print(
+        "Launches of kernels and calls of cuDNN and cuBLASLt in one training step: one device, one shard, counted on "
+        "the "
+        "CUDA\nstand-in. MNIST: 64 images, SGD with momentum. U-Net: AdamW, clipped norm of gradients; width 64, 4 "
+        "images of "
+        "160 x 240;\nsmall: width 4, 8 images of 32 x 32.\n\n| kernel or call |");
+    for (const auto& [network, launches] : steps) {
+        fmt::print(" {} |", network);
+        for (const auto& [kernel, count] : launches) by_kernel[kernel][network] = count;
+    }
+    fmt::print("\n|---|---|---|---|---|---|\n| **all** |");
+    for (const auto& [network, launches] : steps) fmt::print(" **{}** |", sum(launches));
+    fmt::print("\n");
+    for (const auto& [kernel, counts] : by_kernel) {
+        fmt::print("| {} |", kernel);
+        for (const auto& [network, launches] : steps)
+            fmt::print(" {} |", counts.contains(network) ? counts.at(network) : 0);
+        fmt::print("\n");
+    }
+    if (json.empty()) return;
+    std::ofstream file(json);
+    file << nlohmann::json(std::map(steps.begin(), steps.end())).dump(1) << '\n';
+    if (!file.flush()) throw std::runtime_error(fmt::format("cannot write {}", json));
+}
+
+}  // namespace emulated

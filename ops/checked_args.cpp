@@ -1,0 +1,147 @@
+#include "lockstep/ops/internal/checked_args.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "lockstep/runtime/autocast.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep::checks {
+
+void dims(const char* operation, const char* argument, const Tensor& tensor, int count, const char* layout) {
+    if (tensor.dims() != count)
+        throw InvalidArgument(fmt::format("{}: {} has {} dimensions, {}; expected {}", operation, argument,
+                                          tensor.dims(), tensor.shape().str(), layout));
+}
+
+void vector_of(const char* operation, const char* argument, const Tensor& tensor, std::int64_t size, const char* what) {
+    if (tensor.defined() && !(tensor.shape() == Shape{size}))
+        throw InvalidArgument(fmt::format("{}: {} has shape {}; expected ({},), one for each {}", operation, argument,
+                                          tensor.shape().str(), size, what));
+}
+
+}  // namespace lockstep::checks
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::string_view in_16_bits[] = {"conv2d", "conv_transpose2d", "linear", "matmul"};
+
+constexpr std::string_view in_f32[] = {
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "dice_loss",
+    "dice_score",
+    "exp",
+    "layer_norm",
+    "log",
+    "log_softmax",
+    "mean",
+    "mean_loss",
+    "mse_loss",
+    "nll_loss",
+    "softmax",
+    "square",
+    "sum",
+    "sum_loss",
+    "sum_over_shards",
+};
+
+constexpr std::string_view in_the_widest[] = {"add", "cat", "div", "mul", "sub"};
+
+template <std::size_t n>
+bool has(const std::string_view (&list)[n], std::string_view function) {
+    return std::find(std::begin(list), std::end(list), function) != std::end(list);
+}
+
+/// f32 if the tensors have several dtypes among f32, f16 and bf16. Ignores f64 and integers, which are rejected later.
+std::optional<DType> widest(TensorList tensors) {
+    std::optional<DType> all;
+    for (const Tensor& tensor : tensors) {
+        if (!tensor.defined() || !autocast_converts(tensor.dtype())) continue;
+        all = all && *all != tensor.dtype() ? DType::f32 : tensor.dtype();
+    }
+    return all;
+}
+
+}  // namespace
+
+std::optional<DType> autocast_dtype(std::string_view function, TensorList tensors) {
+    const std::optional<DType> narrow = Autocast::dtype();
+    if (!narrow) return std::nullopt;
+    if (has(in_16_bits, function)) return narrow;
+    if (has(in_f32, function)) return DType::f32;
+    if (has(in_the_widest, function)) return widest(tensors);
+    return std::nullopt;
+}
+
+CheckedArgs::CheckedArgs(const char* function, std::initializer_list<Argument> arguments)
+    : call_(function), function_(function) {
+    tensors_.reserve(arguments.size());
+    for (const Argument& argument : arguments) take(argument);
+    convert();
+    require_alike(arguments.begin());
+    require_one_device();
+}
+
+CheckedArgs::CheckedArgs(const char* function, const char* name, TensorList tensors, Dtypes dtypes)
+    : call_(function), function_(function) {
+    tensors_.reserve(tensors.size());
+    recycled::Vector<Argument> arguments;
+    arguments.reserve(tensors.size());
+    for (const Tensor& tensor : tensors) {
+        arguments.push_back(arg::floating(name, tensor));
+        take(arguments.back());
+    }
+    convert();
+    if (dtypes == Dtypes::alike) require_alike(arguments.data());
+    require_one_device();
+}
+
+void CheckedArgs::take(const Argument& argument) {
+    const Tensor& tensor = argument.tensor;
+    if (!tensor.defined()) {
+        if (argument.kind != Kind::optional && argument.kind != Kind::parameter)
+            throw InvalidArgument(fmt::format("{}: {} is undefined; expected a tensor", function_, argument.name));
+    } else if (argument.kind == Kind::floating && !is_floating(tensor.dtype())) {
+        throw InvalidArgument(fmt::format("{}: {} {} has dtype {}; expected a floating dtype (use .to(DType::f32))",
+                                          function_, argument.name, tensor.shape().str(), name_of(tensor.dtype())));
+    } else if (argument.kind == Kind::number && tensor.dtype() == DType::boolean) {
+        throw InvalidArgument(
+            fmt::format("{}: a tensor has dtype bool; expected a number (use .to(dtype))", function_));
+    }
+    tensors_.push_back(tensor);
+}
+
+void CheckedArgs::convert() {
+    const std::optional<DType> dtype = autocast_dtype(function_, tensors_);
+    if (!dtype) return;
+    for (Tensor& tensor : tensors_)
+        if (tensor.defined() && autocast_converts(tensor.dtype())) tensor = Autocast::cast(tensor, *dtype);
+}
+
+void CheckedArgs::require_alike(const Argument* arguments) const {
+    for (std::size_t i = 1; i < tensors_.size(); ++i) {
+        const Kind kind = arguments[i].kind;
+        if (!tensors_[i].defined() || kind == Kind::any) continue;
+        const DType dtype = tensors_[i].dtype(), first = tensors_[0].dtype();
+        if (dtype == first || (kind == Kind::parameter && dtype == DType::f32 && is_half_type(first))) continue;
+        throw InvalidArgument(fmt::format("{}: {} has dtype {}; expected {} like the others (use .to(dtype))",
+                                          function_, arguments[i].name, name_of(dtype), name_of(first)));
+    }
+}
+
+/// In a trace, tensors without value get their device when the program runs.
+void CheckedArgs::require_one_device() const {
+    if (Trace::current() != nullptr) return;
+    CommonDevice common(ApiScope::name());
+    for (const Tensor& tensor : tensors_)
+        if (tensor.defined() && !tensor.is_symbolic()) common.take(tensor);
+}
+
+}  // namespace lockstep

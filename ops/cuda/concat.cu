@@ -1,0 +1,212 @@
+// Cat, Split, Pad and OneHot.
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/ops/cuda/copy_element.h"
+#include "lockstep/ops/cuda/index.h"
+#include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/kernels.h"
+#include "lockstep/ops/cuda/layout.h"
+#include "lockstep/ops/cuda/reduce.h"
+#include "lockstep/ops/cuda/report.h"
+#include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/unroll.h"
+#include "lockstep/ops/internal/tensor_operations.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+/// A piece of a whole tensor.
+struct Piece {
+    CopyPlan copy;
+    std::int64_t offset;  // offset of its first element in the whole
+    int which;
+};
+
+KernelPtr make_cat(const Cat& op, KernelRequest& request) {
+    TensorMeta& to = request.out[0];
+    if (op.dim == 1 && std::all_of(request.in.begin(), request.in.end(), is_channels_last)) set_channels_last(to);
+    std::vector<Piece> pieces;
+    std::int64_t offset = 0;
+    for (const TensorMeta& from : request.in) {
+        pieces.push_back({CopyPlan(from.shape, to.strides, from.strides, size_of(to.dtype)), offset,
+                          static_cast<int>(pieces.size())});
+        offset += from.shape[op.dim] * to.strides[op.dim];
+    }
+    return visit_size(to.dtype, [&](auto zero) -> KernelPtr {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [pieces](const Queue& queue, const KernelArgs& v) {
+            for (const Piece& piece : pieces)
+                enqueue_copy(queue, "cat", piece.copy, v.output<T>(0) + piece.offset, v.input<T>(piece.which));
+        });
+    });
+}
+
+KernelPtr make_split(const Split& op, KernelRequest& request) {
+    const TensorMeta& from = request.in[0];
+    const bool last = op.dim == 1 && is_channels_last(from);
+    std::vector<Piece> pieces;
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < op.sizes.size(); ++i) {
+        if (request.has_out(i)) {
+            TensorMeta& to = request.out[i];
+            if (last) set_channels_last(to);
+            pieces.push_back(
+                {CopyPlan(to.shape, to.strides, from.strides, size_of(to.dtype)), offset, static_cast<int>(i)});
+        }
+        offset += op.sizes[i] * from.strides[op.dim];
+    }
+    return visit_size(from.dtype, [&](auto zero) -> KernelPtr {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [pieces](const Queue& queue, const KernelArgs& v) {
+            for (const Piece& piece : pieces)
+                enqueue_copy(queue, "split", piece.copy, v.output<T>(piece.which), v.input<T>(0) + piece.offset);
+        });
+    });
+}
+
+template <class T>
+struct PadElement {
+    int dims;
+    bool narrow;  // numbers of elements are below 2^31
+    // From the innermost dimension outwards.
+    std::int64_t sizes[Shape::max_dims], strides[Shape::max_dims];  // strides of x
+    std::int64_t before[Shape::max_dims];
+    std::int64_t y_sizes[Shape::max_dims];
+    Divisor by_y_sizes[Shape::max_dims];
+    const T* x;
+    T* y;  // row-major
+    T value;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        std::int64_t rest = i, at = 0;
+        bool inside = true;
+        LOCKSTEP_UNROLL
+        for (int d = 0; d < Shape::max_dims; ++d) {
+            if (d >= dims) break;
+            const std::int64_t quotient =
+                narrow ? std::int64_t{by_y_sizes[d].quotient(static_cast<std::uint32_t>(rest))} : rest / y_sizes[d];
+            const std::int64_t position = rest - quotient * y_sizes[d] - before[d];
+            inside = inside && position >= 0 && position < sizes[d];
+            at += position * strides[d];
+            rest = quotient;
+        }
+        y[i] = inside ? x[at] : value;
+    }
+};
+
+KernelPtr make_pad(const Pad& op, KernelRequest& request) {
+    const TensorMeta &x = request.in[0], &y = request.out[0];
+    return visit_dtype(x.dtype, [&](auto zero) -> KernelPtr {
+        using T = decltype(zero);
+        PadElement<T> element{};
+        element.dims = x.shape.dims();
+        element.narrow = y.numel() < std::int64_t{1} << 31;
+        for (int d = 0; d < element.dims; ++d) {
+            const int from = element.dims - 1 - d;
+            element.sizes[d] = x.shape[from];
+            element.strides[d] = x.strides[from];
+            element.before[d] = op.before[from];
+            element.y_sizes[d] = y.shape[from];
+            if (element.narrow && y.numel() > 0)
+                element.by_y_sizes[d] = Divisor(static_cast<std::uint32_t>(y.shape[from]));
+        }
+        element.value = CastTo<T>::from(op.value);
+        return make_cuda_kernel(request, [element, count = y.numel()](const Queue& queue, const KernelArgs& v) {
+            PadElement<T> bound = element;
+            bound.x = v.input<T>(0);
+            bound.y = v.output<T>(0);
+            launch(queue, "pad", count, bound);
+        });
+    });
+}
+
+/// The first number that is out of range; -1 if there is no such number.
+struct FindBadNumber {
+    using Value = std::int64_t;
+    StridedIndex<1> index;
+    const std::int64_t* x;
+    std::int64_t classes, in_row, first_row;
+    StatusWord* status;
+    const StepCounters* step;
+    int shard;
+
+    LOCKSTEP_HD_INLINE Value zero() const { return -1; }
+    LOCKSTEP_HD_INLINE void add(Value& bad, std::int64_t, std::int64_t i) const {
+        const std::int64_t number = x[index(i).of[0]];
+        if (number < 0 || number >= classes) join(bad, i);
+    }
+    LOCKSTEP_HD_INLINE void join(Value& bad, const Value& other) const {
+        if (other >= 0 && (bad < 0 || other < bad)) bad = other;
+    }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t, const Value& bad) const {
+        if (bad >= 0)
+            report(status, StatusCode::target_out_of_range, shard, step, first_row + bad / in_row, x[index(bad).of[0]]);
+    }
+};
+
+template <class T>
+struct OneHotElement {
+    StridedIndex<2> index;  // number of an element of y, and its class
+    const std::int64_t* x;
+    T* y;  // row-major
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        const auto at = index(i);
+        y[i] = x[at.of[0]] == at.of[1] ? T(1) : T(0);
+    }
+};
+
+template <class T>
+KernelPtr one_hot_kernel(const OneHot& op, const KernelRequest& request) {
+    const TensorMeta &x = request.in[0], &y = request.out[0];
+    const Shape x_strides[] = {x.strides};
+    FindBadNumber find{};
+    find.index = make_index(x.shape, x_strides, Order::logical);
+    find.classes = y.shape[op.dim];
+    find.in_row = x.shape.empty() ? 1 : std::max<std::int64_t>(1, x.numel() / std::max<std::int64_t>(1, x.shape[0]));
+    Shape of_numbers = x.strides, of_classes = y.shape;
+    of_numbers.insert(op.dim, 0);
+    for (int d = 0; d < y.shape.dims(); ++d) of_classes[d] = d == op.dim ? 1 : 0;
+    const Shape y_strides[] = {of_numbers, of_classes};
+    OneHotElement<T> element{};
+    element.index = make_index(y.shape, y_strides, Order::logical);
+    const ReducePlan plan = ReducePlan::make(1, x.numel(), false);
+    return make_cuda_kernel(
+        request,
+        [=, count = y.numel()](const Queue& queue, const KernelArgs& v) {
+            FindBadNumber bound_find = find;
+            bound_find.x = v.input<std::int64_t>(0);
+            bound_find.first_row = v.first_row;
+            bound_find.status = v.status;
+            bound_find.step = v.step;
+            bound_find.shard = v.shard;
+            reduce(queue, "one_hot_check", plan, bound_find, v.scratch);
+            OneHotElement<T> bound = element;
+            bound.x = bound_find.x;
+            bound.y = v.output<T>(0);
+            launch(queue, "one_hot", count, bound);
+        },
+        plan.scratch_bytes<FindBadNumber>());
+}
+
+KernelPtr make_one_hot(const OneHot& op, KernelRequest& request) {
+    if (request.out[0].dtype == DType::i64) return one_hot_kernel<std::int64_t>(op, request);
+    return visit_float(op.name, request.out[0].dtype,
+                       [&](auto zero) { return one_hot_kernel<decltype(zero)>(op, request); });
+}
+
+}  // namespace
+
+void add_concat_kernels(KernelTable& table) {
+    table.add<Cat, make_cat>();
+    table.add<Split, make_split>();
+    table.add<Pad, make_pad>();
+    table.add<OneHot, make_one_hot>();
+    table.add_half_types<Cat, make_cat>();
+    table.add_half_types<Split, make_split>();
+    table.add_half_types<Pad, make_pad>();
+}
+
+}  // namespace lockstep::cuda

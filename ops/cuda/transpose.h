@@ -1,0 +1,116 @@
+// Copies between tensors whose adjacent elements belong to different dimensions, such as NCHW and NHWC: tiles pass
+// through shared memory, so that both tensors are accessed in their own order of memory.
+#pragma once
+
+#include "lockstep/ops/cuda/index.h"
+#include "lockstep/ops/cuda/unroll.h"
+#include "lockstep/runtime/cuda/launch.h"
+
+namespace lockstep::cuda {
+
+/// A batch of transposes: to[r * to_row + c] = from[r + c * from_column].
+struct TransposePlan {
+    StridedIndex<2> batch;  // to, from
+    std::int64_t rows = 0, columns = 0;
+    std::int64_t to_row = 0, from_column = 0;
+    std::uint32_t row_tiles = 0, column_tiles = 0;
+    Divisor by_row_tiles, by_column_tiles;
+
+    static constexpr int tile = 32;
+    /// 0 if the copy is not a transpose, or is so small that tiles do not serve.
+    std::int64_t tiles() const { return batch.count * row_tiles * column_tiles; }
+
+    struct Tile {
+        std::int64_t to, from;       // offsets of its first element
+        std::int64_t rows, columns;  // sizes, at most `tile`
+    };
+    LOCKSTEP_HD_INLINE Tile tile_at(std::int64_t number) const {
+        const auto n = static_cast<std::uint32_t>(number);
+        const std::uint32_t rest = by_row_tiles.quotient(n), matrix = by_column_tiles.quotient(rest);
+        const std::int64_t r = std::int64_t{tile} * (n - rest * row_tiles);
+        const std::int64_t c = std::int64_t{tile} * (rest - matrix * column_tiles);
+        const auto at = batch(matrix);
+        return {at.of[0] + r * to_row + c, at.of[1] + r + c * from_column, rows - r < tile ? rows - r : tile,
+                columns - c < tile ? columns - c : tile};
+    }
+};
+
+inline TransposePlan make_transpose(const Shape& shape, const Shape& to, const Shape& from, std::size_t bytes) {
+    const Walk walk = make_walk(shape, {to, from}, Order::memory);
+    const Shape &to_strides = walk.strides[0], &from_strides = walk.strides[1];
+    TransposePlan plan;
+    int row = -1, column = -1;  // dimensions
+    for (int d = 0; d < walk.sizes.dims(); ++d) {
+        if (to_strides[d] == 1) column = d;
+        if (from_strides[d] == 1) row = d;
+    }
+    // Runs of one sector and more are worth it: the plain kernel reads a sector for every element.
+    const auto worth = [&](int d) { return d >= 0 && walk.sizes[d] * static_cast<std::int64_t>(bytes) >= 32; };
+    if (row == column || !worth(row) || !worth(column)) return plan;
+    Walk batch;
+    for (int d = 0; d < walk.sizes.dims(); ++d) {
+        if (d == row || d == column) continue;
+        batch.sizes.push_back(walk.sizes[d]);
+        for (int t = 0; t < 2; ++t) batch.strides[t].push_back(walk.strides[t][d]);
+    }
+    plan.batch = strided_index<2>(batch);
+    plan.rows = walk.sizes[row];
+    plan.columns = walk.sizes[column];
+    plan.to_row = to_strides[row];
+    plan.from_column = from_strides[column];
+    const std::int64_t row_tiles = ceil_div(plan.rows, TransposePlan::tile);
+    const std::int64_t column_tiles = ceil_div(plan.columns, TransposePlan::tile);
+    if (plan.batch.count * row_tiles * column_tiles >= std::int64_t{1} << 31) return plan;
+    plan.row_tiles = static_cast<std::uint32_t>(row_tiles);
+    plan.column_tiles = static_cast<std::uint32_t>(column_tiles);
+    plan.by_row_tiles = Divisor(plan.row_tiles);
+    plan.by_column_tiles = Divisor(plan.column_tiles);
+    return plan;
+}
+
+#if defined(__CUDACC__)
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    transpose_tiles(TransposePlan plan, std::int64_t tiles, T* to, const T* from) {
+    constexpr int tile = TransposePlan::tile, warps = block_threads / tile;
+    __shared__ T memory[tile][tile + 1];  // one more column: the elements of a column are in different banks
+    const int lane = static_cast<int>(threadIdx.x) % tile, warp = static_cast<int>(threadIdx.x) / tile;
+    for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+        const TransposePlan::Tile at = plan.tile_at(number);
+        const T* const source = from + at.from + lane + warp * plan.from_column;
+        T* const target = to + at.to + lane + warp * plan.to_row;
+        const bool whole = at.rows == tile && at.columns == tile;
+        LOCKSTEP_UNROLL
+        for (int c = 0; c < tile; c += warps)
+            if (whole || (c + warp < at.columns && lane < at.rows))
+                memory[c + warp][lane] = source[c * plan.from_column];
+        __syncthreads();
+        LOCKSTEP_UNROLL
+        for (int r = 0; r < tile; r += warps)
+            if (whole || (r + warp < at.rows && lane < at.columns)) target[r * plan.to_row] = memory[lane][r + warp];
+        __syncthreads();  // the memory is reused
+    }
+}
+#endif
+
+/// Enqueues the copy. plan.tiles() > 0.
+template <class T>
+void transpose(const Queue& queue, const char* name, const TransposePlan& plan, T* to, const T* from) {
+    const std::int64_t tiles = plan.tiles();
+#if defined(__CUDACC__)
+    launch_blocks(queue, name, blocks_for(tiles, 1), transpose_tiles<T>, TransposePlan(plan), std::int64_t(tiles), to,
+                  from);
+#else
+    const auto loop = [plan, tiles, to, from] {
+        for (std::int64_t number = 0; number < tiles; ++number) {
+            const TransposePlan::Tile at = plan.tile_at(number);
+            for (std::int64_t r = 0; r < at.rows; ++r)
+                for (std::int64_t c = 0; c < at.columns; ++c)
+                    to[at.to + c + r * plan.to_row] = from[at.from + r + c * plan.from_column];
+        }
+    };
+    check(enqueue_host_twin(queue, name, loop), name);
+#endif
+}
+
+}  // namespace lockstep::cuda

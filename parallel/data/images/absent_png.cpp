@@ -1,0 +1,8 @@
+// PNG in builds without its library.
+#include "lockstep/parallel/data/images/codecs.h"
+
+namespace lockstep::internal {
+
+ImageCodec png_codec() { return {}; }
+
+}  // namespace lockstep::internal

@@ -1,0 +1,269 @@
+#include "lockstep/parallel/runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <variant>
+
+#include "lockstep/parallel/internal/throughput.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t max_in_flight = 3;  // losses of older steps can be read without waiting
+
+/// Field of a state whose run was stopped at a pause, before the hooks were called.
+constexpr const char* pending_pause = "pause left";
+
+std::string text_of(const std::vector<GradientClip>& clip) {
+    std::string text;
+    for (const GradientClip& one : clip) {
+        if (!text.empty()) text += ", ";
+        if (const auto* norm = std::get_if<ClipGradNorm>(&one))
+            text += fmt::format("norm {} of order {} in group {}", norm->max_norm, norm->norm_type, norm->group);
+        else
+            text += fmt::format("value {} in group {}", std::get<ClipGradValue>(one).clip_value,
+                                std::get<ClipGradValue>(one).group);
+    }
+    return text.empty() ? "none" : text;
+}
+
+/// Throws InvalidArgument for a changed fact that may not change, and for a name in `may_change` that is not a fact.
+void require_same_facts(const RunState& state, const std::map<std::string, std::string>& now,
+                        const std::vector<std::string>& may_change) {
+    for (const std::string& name : may_change)
+        if (!now.contains(name))
+            throw InvalidArgument(fmt::format("Runner: may_change names '{}'; expected a fact of the run", name));
+    std::string text;
+    for (const auto& [name, before, value] : changed_facts(state, now))
+        if (std::find(may_change.begin(), may_change.end(), name) == may_change.end())
+            text += fmt::format("{}{} is '{}', and the run has '{}'", text.empty() ? "" : "; ", name, value, before);
+    if (!text.empty())
+        throw InvalidArgument(fmt::format("Runner: {}; expected the same, or the name in may_change", text));
+}
+
+/// The scores at the point at which the state was saved.
+std::map<std::string, Score> scores_in(const RunState& state) {
+    const std::string_view prefix = detail::score_field;
+    std::map<std::string, Score> scores;
+    for (const auto& [field, text] : state.fields)
+        if (field.starts_with(prefix)) scores[field.substr(prefix.size())] = {*number_in(state, field), state.steps};
+    return scores;
+}
+
+}  // namespace
+
+std::vector<ChangedFact> changed_facts(const RunState& state, const std::map<std::string, std::string>& now) {
+    std::vector<ChangedFact> changed;
+    for (const auto& [name, value] : now) {
+        const auto before = state.fields.find(detail::fact + name);
+        if (before != state.fields.end() && before->second != value) changed.push_back({name, before->second, value});
+    }
+    return changed;
+}
+
+Runner::Runner(std::unique_ptr<Types> types, Optimizer& optimizer, const RunnerOptions& options)
+    : types_(std::move(types)), optimizer_(optimizer), options_(options), throughput_(std::make_unique<Throughput>()) {
+    if (options.epochs == (std::numeric_limits<std::uint64_t>::max)() && !options.steps)
+        throw InvalidArgument("Runner: neither epochs nor steps; expected a number of either");
+    const std::vector<std::string> settings = optimizer.setting_names();
+    has_momentum_ = std::find(settings.begin(), settings.end(), "momentum") != settings.end();
+}
+
+Runner::~Runner() = default;
+
+std::map<std::string, std::string> Runner::facts() const {
+    const LoaderOptions& order = types_->order();
+    std::map<std::string, std::string> all = options_.facts;
+    all.try_emplace("rows", std::to_string(types_->rows()));
+    all.try_emplace("batch-size", std::to_string(order.batch_size));
+    if (order.shuffle) all.try_emplace("seed", std::to_string(order.seed));
+    all.try_emplace("accumulation-steps", std::to_string(options_.step.accumulation_steps));
+    all.try_emplace("clip", text_of(options_.step.clip));
+    all.try_emplace("rates", options_.step.rates ? options_.step.rates->name() : "none");
+    return all;
+}
+
+void Runner::resume_from(const RunState& state) {
+    require_same_facts(state, facts(), options_.may_change);
+    if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
+    if (options_.step.rates) restore_rates(*options_.step.rates, state);
+    const std::int64_t batch_size = types_->order().batch_size;
+    if (state.batch > 0 && state.batch_size > 0 && state.batch_size != batch_size)
+        throw InvalidArgument(
+            fmt::format("Runner: {} rows a step; expected {}, because the run was stopped within an epoch with that "
+                        "batch size",
+                        batch_size, state.batch_size));
+    state_ = state;
+    scores_ = scores_in(state);
+    steps_ = static_cast<std::int64_t>(state.steps);
+}
+
+std::int64_t Runner::batches_per_epoch() const { return types_->batches(); }
+
+bool Runner::is_rank0() const { return types_->writes_files(); }
+
+std::int64_t Runner::planned_steps() const {
+    const std::int64_t batches = types_->batches();
+    const auto left = static_cast<double>(options_.epochs - std::min(options_.epochs, state_.epoch));
+    std::int64_t planned = (std::numeric_limits<std::int64_t>::max)();
+    if (left * static_cast<double>(batches) < 9e18)
+        planned = static_cast<std::int64_t>(state_.steps) +
+                  std::max<std::int64_t>(0, static_cast<std::int64_t>(left) * batches - state_.batch);
+    return options_.steps ? std::min(*options_.steps, planned) : planned;
+}
+
+bool Runner::epoch_is_over() const { return state_.batch > 0 && state_.batch >= types_->batches(); }
+
+bool Runner::has_pending_pause() const { return state_.fields.contains(pending_pause) || epoch_is_over(); }
+
+double Runner::rows_per_second() const { return throughput_->rows_per_second(); }
+
+void Runner::note_rate_setter(const std::string& name, bool only_one) {
+    if (rate_setters_.contains(name))
+        throw InvalidArgument(fmt::format("Runner: {} is repeated; expected a unique name for each rate setter", name));
+    for (const auto& [other, must_be_only] : rate_setters_)
+        if (only_one || must_be_only)
+            throw InvalidArgument(
+                fmt::format("Runner: {} and {} both set the learning rate; expected one of them", other, name));
+    rate_setters_[name] = only_one;
+}
+
+void Runner::run() {
+    state_.batch_size = types_->order().batch_size;
+    for (const auto& [name, value] : facts()) state_.fields[detail::fact + name] = value;
+    over_ = false;
+    rate_setters_.clear();
+    if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);
+    each(&RunHook::before_run);
+    while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || has_pending_pause()))
+        train_epoch();
+    if (ended_ && !stopped_) stopped_ = 0;
+    over_ = true;
+    each(&RunHook::evaluate);
+    each(&RunHook::after_run);
+    each(&RunHook::save_if_due);
+}
+
+void Runner::train_epoch() {
+    if (!epoch_is_over()) each(&RunHook::before_epoch);
+    first_step_ = static_cast<std::int64_t>(state_.steps) - state_.batch;
+    if (state_.fields.contains(pending_pause)) pause();
+    while (!ended_ && !stopped_ && !epoch_is_over() && !is_complete()) {
+        const auto next = next_pause();
+        train_batches(next);
+        if (!next || steps_ < *next) continue;
+        if (is_stopped_by_signal())
+            state_.fields[pending_pause] = "1";
+        else
+            pause();
+    }
+    // After a signal, the end of an epoch is handled by the run that resumes this one.
+    if (!epoch_is_over() || is_stopped_by_signal()) return;
+    ++state_.epoch;
+    state_.batch = 0;
+    each(&RunHook::evaluate);
+    each(&RunHook::after_epoch);
+    each(&RunHook::save_if_due);
+}
+
+/// Trains until the epoch ends, `last_step` steps have been made in total, or the run is stopped. Waits for all steps.
+void Runner::train_batches(std::optional<std::int64_t> last_step) {
+    last_step_ = last_step;
+    stop_.reset();
+    reports_ = false;
+    throughput_->resume();
+    types_->train(state_.epoch, state_.batch, *this);
+    types_->engine().synchronize();
+    throughput_->pause();
+    while (!unreported_.empty()) report_step();
+    if (!stop_) stop_ = types_->engine().sync_stop(wish());
+    state_.steps = static_cast<std::uint64_t>(steps_);
+    state_.batch = steps_ - first_step_;
+    stopped_ = stop_;
+}
+
+bool Runner::begin_step() {
+    if (last_step_ && steps_ >= *last_step_) return false;
+    if ((stop_ = types_->engine().poll_stop(wish()))) return false;
+    state_.steps = static_cast<std::uint64_t>(steps_);
+    state_.batch = steps_ - first_step_;
+    each(&RunHook::save_if_due);
+    each(&RunHook::before_step);
+    return true;
+}
+
+void Runner::end_step(std::int64_t rows, StepLoss loss) {
+    unreported_.push_back(
+        {{state_.epoch, steps_, rows, 0, optimizer_.lr(), has_momentum_ ? optimizer_.setting("momentum") : 0,
+          options_.step.rates ? options_.step.rates->gain() : 1},
+         loss});
+    ++steps_;
+    if (throughput_->step()) {
+        types_->engine().synchronize();
+        throughput_->resume();
+    }
+    while (unreported_.size() > max_in_flight) report_step();
+}
+
+void Runner::report_step() {
+    auto [step, loss] = std::move(unreported_.front());
+    unreported_.pop_front();
+    step.loss = loss.item();
+    if (options_.step.scaler) options_.step.scaler->note_step(loss.skipped());
+    throughput_->done(step.rows);
+    reports_ = true;
+    const std::size_t count = hooks_.size();
+    for (std::size_t i = 0; i < count; ++i) hooks_[i]->after_step(*this, step);
+    reports_ = false;
+}
+
+std::optional<int> Runner::wish() const {
+    const std::optional<int> signal = signals_ ? signals_->signal() : std::nullopt;
+    return signal || !ended_ ? signal : 0;
+}
+
+/// A hook may add other hooks, which may move the vector but not the hooks.
+void Runner::each(Call call) {
+    const std::size_t count = hooks_.size();
+    for (std::size_t i = 0; i < count; ++i) (hooks_[i].get()->*call)(*this);
+}
+
+void Runner::pause() {
+    state_.fields.erase(pending_pause);
+    each(&RunHook::evaluate);
+    each(&RunHook::at_pause);
+    each(&RunHook::save_if_due);
+}
+
+std::optional<std::int64_t> Runner::next_pause() const {
+    std::optional<std::int64_t> first = options_.steps;
+    for (const auto& hook : hooks_)
+        if (const auto pause = hook->next_pause(*this)) first = std::min(*pause, first.value_or(*pause));
+    return first;
+}
+
+void Runner::save(const std::filesystem::path& checkpoint) {
+    prepare_to_save();
+    types_->save(state_, checkpoint);
+}
+
+void Runner::save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints) {
+    prepare_to_save();
+    types_->save(state_, writer, checkpoints);
+}
+
+/// Hooks, scaler and rates write their resume data to the state. Hooks are called for all steps that it counts.
+void Runner::prepare_to_save() {
+    while (!unreported_.empty() && !reports_) report_step();
+    each(&RunHook::before_save);
+    if (options_.step.scaler) store_scaler(*options_.step.scaler, state_);
+    if (!options_.step.rates) return;
+    types_->engine().synchronize();
+    store_rates(*options_.step.rates, state_);
+}
+
+}  // namespace lockstep

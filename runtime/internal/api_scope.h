@@ -1,0 +1,36 @@
+// Public function that the caller's program has called, for messages, however many functions it calls itself.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// While an instance lives, this thread works for the public function `name` (a literal). The outermost instance
+/// counts: cross_entropy, not the log_softmax inside it.
+class ApiScope {
+public:
+    explicit ApiScope(const char* name) : outer_(current_) {
+        if (!outer_) current_ = name;
+    }
+    ~ApiScope() { current_ = outer_; }
+    ApiScope(const ApiScope&) = delete;
+    ApiScope& operator=(const ApiScope&) = delete;
+    /// Null outside of all scopes.
+    static const char* name() { return current_; }
+
+private:
+    const char* outer_;
+    static inline thread_local const char* current_ = nullptr;
+};
+
+class Operation;
+
+/// The public function, if known; otherwise the operation.
+std::string_view api_name(const Operation& operation);
+
+/// Name of `operation` ("nll_forward") within `call` ("cross_entropy", or null) in messages: "conv2d_forward" suffices
+/// by itself, otherwise both: "cross_entropy (nll_forward)".
+std::string call_and_operation(const char* call, std::string_view operation);
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// The library's own kernels as PTX, found by the names that programs launch them by.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "lockstep/tests/ptx/machine.h"
+
+namespace lockstep::ptx {
+
+/// A mangled name without the hashes of unnamed namespaces, which depend on how a file was compiled.
+std::string without_hashes(const std::string& mangled);
+
+/// Modules that share one memory. Launches of several threads run one after the other.
+class LibraryKernels {
+public:
+    /// `paths` of PTX files are separated by commas. Throws std::runtime_error if one cannot be read.
+    explicit LibraryKernels(const std::string& paths);
+
+    struct Found {
+        Machine* machine = nullptr;
+        const Kernel* kernel = nullptr;
+    };
+    /// Throws std::runtime_error if no module has the kernel.
+    Found find(const std::string& mangled) const;
+    /// The one kernel whose mangled name contains all of the words.
+    Found find_by_words(const std::vector<std::string>& words) const;
+    /// Messages about instructions that the interpreter does not know, of all kernels.
+    std::vector<std::string> unknown() const;
+    std::size_t kernel_count() const { return kernels_.size(); }
+
+    struct Allocation {
+        const void* begin;
+        std::size_t bytes;
+    };
+    /// Runs a kernel that may touch these allocations.
+    Report launch(const Found& found, const std::vector<std::byte>& parameters, const LaunchOptions& options,
+                  const std::vector<Allocation>& allocations);
+
+    /// Sums of all launches by kernel.
+    const std::map<std::string, Counters>& totals() const { return totals_; }
+    /// Number of launches of every kernel.
+    std::map<std::string, std::uint64_t> launches() const;
+
+private:
+    void make_known(const std::vector<Allocation>& allocations);
+
+    struct Loaded {
+        Loaded(std::string_view text, Memory& memory) : module(parse_module(text)), machine(module, memory) {}
+        Module module;
+        Machine machine;
+    };
+    Memory memory_;
+    std::vector<std::unique_ptr<Loaded>> modules_;
+    std::map<std::string, Found> kernels_;
+    std::mutex mutex_;
+    std::map<const void*, std::size_t> known_;
+    std::map<std::string, Counters> totals_;
+};
+
+}  // namespace lockstep::ptx
