@@ -2,24 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <vector>
-
-#include "lockstep/runtime/tensor.h"
 
 namespace emulated {
-
-/// One operation at the size of a training step.
-struct Case {
-    std::string name;
-    lockstep::DType dtype;
-    std::int64_t elements;  ///< size of the largest tensor
-    double bytes;           ///< traffic that the operation needs: inputs and results, each once
-    /// Makes the operands and returns the work to count.
-    std::function<std::function<void()>()> make;
-};
-std::vector<Case> all_cases();
 
 struct CountOptions {
     std::string only;                 ///< part of the names of cases

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "lockstep/bench/emulated.h"
+#include "lockstep/bench/kernel_cases.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 #include "lockstep/tests/ptx/emulate.h"
@@ -68,7 +69,7 @@ std::string label(const ptx::Ran& ran) {
     return ran.kernel.name.find("JoinParts") == std::string::npos ? ran.name : ran.name + ", parts";
 }
 
-std::map<std::string, Row> count_rows(const Case& each, std::uint64_t most_blocks) {
+std::map<std::string, Row> count_rows(const kernels::Case& each, std::uint64_t most_blocks) {
     ptx::Emulation& emulation = ptx::emulation();
     emulation.most_interpreted = most_blocks > 0 ? most_blocks : std::numeric_limits<std::uint64_t>::max();
     const std::function<void()> work = each.make();
@@ -115,13 +116,13 @@ void count_kernels(const CountOptions& options) {
         "| operation | kernel | launches | instructions per element | sectors / compulsory | issue us | memory us | "
         "issue / memory |\n|---|---|---|---|---|---|---|---|\n");
     nlohmann::json all = nlohmann::json::array();
-    for (const Case& each : all_cases()) {
+    for (const kernels::Case& each : kernels::all_cases(1)) {
         const std::string name = fmt::format("{}, {}", each.name, lockstep::name_of(each.dtype));
         if (name.find(options.only) == std::string::npos) continue;
         const auto rows = count_rows(each, options.most_blocks);
         const auto elements = static_cast<double>(each.elements);
         Row sum;
-        nlohmann::json kernels = nlohmann::json::object();
+        nlohmann::json by_kernel = nlohmann::json::object();
         for (const auto& [kernel, row] : rows) {
             sum.launches += row.launches;
             sum.instructions += row.instructions;
@@ -129,7 +130,7 @@ void count_kernels(const CountOptions& options) {
             sum.sectors += row.sectors;
             sum.compulsory += row.compulsory;
             sum.sampled = sum.sampled || row.sampled;
-            kernels[kernel] = to_json(row, row.memory_us());
+            by_kernel[kernel] = to_json(row, row.memory_us());
         }
         const double memory_us = each.bytes / bytes_per_second * 1e6;
         print_row(name, "all", sum, elements, memory_us);
@@ -139,7 +140,7 @@ void count_kernels(const CountOptions& options) {
                        {"dtype", std::string(lockstep::name_of(each.dtype))},
                        {"elements", each.elements},
                        {"all", to_json(sum, memory_us)},
-                       {"kernels", std::move(kernels)}});
+                       {"kernels", std::move(by_kernel)}});
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     fmt::print("\n{} operations in {:.0f} s\n", all.size(), seconds.count());

@@ -1,6 +1,5 @@
-// Samples per second of training steps of PyTorch's MNIST network: one device with all cores compared with
-// data-parallel on two virtual devices, alternating in one process, so that other load on the machine affects both
-// equally.
+// Samples per second of training steps of PyTorch's MNIST network: one device (a GPU, or all cores) compared with
+// data-parallel on two devices, alternating in one process, so that other load on the machine affects both equally.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -31,6 +30,10 @@ public:
         std::vector<std::int64_t> classes;
         for (std::int64_t row = 0; row < batch; ++row) classes.push_back(row % 10);
         labels_ = ls::Tensor::from(classes, {batch});
+        if (devices[0].kind() == ls::DeviceKind::cuda) {
+            images_ = images_.to(devices[0]);
+            labels_ = labels_.to(devices[0]);
+        }
         run(3);
     }
 
@@ -53,7 +56,7 @@ private:
 using Contestants = std::map<std::string, std::unique_ptr<Contestant>>;
 
 /// Name of a way to train: "one 64" or "dp 64".
-std::string name_of(const char* way, std::int64_t batch) { return std::string(way) + " " + std::to_string(batch); }
+std::string name_of(const std::string& way, std::int64_t batch) { return way + " " + std::to_string(batch); }
 
 void interleave(Contestants& contestants, const std::vector<std::int64_t>& batches, int steps, int repetitions) {
     std::map<std::string, std::vector<double>> rates;
@@ -69,6 +72,7 @@ void interleave(Contestants& contestants, const std::vector<std::int64_t>& batch
     std::printf("samples/s                  median       min       max\n");
     for (const auto& [name, values] : rates) line(name, values, " %9.0f");
     for (const std::int64_t batch : batches) {
+        if (!rates.contains(name_of("dp", batch)) || !rates.contains(name_of("one", batch))) continue;
         std::vector<double> ratios;
         for (std::size_t i = 0; i < rates.at(name_of("dp", batch)).size(); ++i)
             ratios.push_back(rates.at(name_of("dp", batch))[i] / rates.at(name_of("one", batch))[i]);
@@ -93,13 +97,18 @@ int main(int argc, char** argv) {
     int steps = 60;
     int repetitions = 9;
     bool serves = false;
-    bool slice_wise = false;
+    bool slice_wise = false, on_gpu = false;
+    std::vector<std::string> ways{"one", "dp"};
     std::size_t bucket_bytes = 0;
     app.add_option("--batch-size", batches, "global batch sizes")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--steps", steps, "steps per repetition")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--repetitions", repetitions, "repetitions per configuration")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
+    app.add_option("--ways", ways, "one: one device, with all cores if it is a CPU; dp: two devices")
+        ->check(CLI::IsMember({"one", "dp"}))
+        ->capture_default_str();
+    app.add_flag("--cuda", on_gpu, "on GPUs instead of CPU devices");
     app.add_flag("--slice-wise", slice_wise, "each device sums and updates one slice");
     app.add_option("--bucket-bytes", bucket_bytes,
                    "approximate size of the ranges in which gradients are reduced; 0: automatic")
@@ -108,16 +117,19 @@ int main(int argc, char** argv) {
     CLI11_PARSE(app, argc, argv);
     try {
         setenv("LOCKSTEP_CPU_DEVICES", "2", 1);
-        ls::Device first = ls::Device::cpu(0), second = ls::Device::cpu(1);
-        const int cores = ls::device_info(first).units + ls::device_info(second).units;
+        const auto device = [&](int index) { return on_gpu ? ls::Device::cuda(index) : ls::Device::cpu(index); };
+        const ls::Device first = device(0), second = device(1);
         ls::manual_seed(1);
-        const ls::EngineOptions one{.threads_per_shard = cores};
+        ls::EngineOptions one;
+        if (!on_gpu) one.threads_per_shard = ls::device_info(first).units + ls::device_info(second).units;
         const ls::EngineOptions dp{.reduction = slice_wise ? ls::ReductionMode::slice_wise : ls::ReductionMode::root,
                                    .bucket_bytes = bucket_bytes};
         Contestants contestants;
         for (const std::int64_t batch : batches) {
-            contestants[name_of("one", batch)] = std::make_unique<Contestant>(ls::Devices{first}, one, batch);
-            contestants[name_of("dp", batch)] = std::make_unique<Contestant>(ls::Devices{first, second}, dp, batch);
+            for (const std::string& way : ways)
+                contestants[name_of(way, batch)] =
+                    way == "one" ? std::make_unique<Contestant>(ls::Devices{first}, one, batch)
+                                 : std::make_unique<Contestant>(ls::Devices{first, second}, dp, batch);
         }
         if (serves)
             serve(contestants, steps);

@@ -1,9 +1,10 @@
-"""PyTorch's side of compare_mnist.py and dp-vs-ddp: the MNIST networks on the CPU, waiting for orders.
+"""PyTorch's side of compare_mnist.py and dp-vs-ddp: the MNIST networks on the CPU or a GPU, waiting for orders.
 
 Every line of input names a way and a batch size, as in "eager 64"; the answer is samples per second, bytes of memory
 (proportional set size, all processes) and the time (monotonic clock, seconds) at which the first step was done.
 Ways: eager and channels_last (one process, --threads threads), ddp and ddp_channels_last (gloo, --processes processes
-that share the batch and the threads).
+that share the batch and the threads). "_tf32" allows TF32 on a GPU, "_compile" is torch.compile, "_graph" the same with
+CUDA graphs.
 """
 import argparse
 import os
@@ -54,21 +55,26 @@ class Mlp(nn.Module):
 NETS = {"cnn": Net, "small": Small, "mlp": Mlp}
 
 
-def contestant(net, way, rows):
-    layout = torch.channels_last if way.endswith("channels_last") else torch.contiguous_format
-    model = NETS[net]().to(memory_format=layout)
+def contestant(net, way, rows, device):
+    layout = torch.channels_last if "channels_last" in way else torch.contiguous_format
+    model = NETS[net]().to(device, memory_format=layout)
     if way.startswith("ddp"):
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
-    images = torch.rand(rows, 1, 28, 28).contiguous(memory_format=layout)
-    labels = torch.arange(rows) % 10
+    images = torch.rand(rows, 1, 28, 28).to(device).contiguous(memory_format=layout)
+    labels = (torch.arange(rows) % 10).to(device)
+    if "_compile" in way or "_graph" in way:
+        model = torch.compile(model, mode="reduce-overhead" if "_graph" in way else None)
 
     def run(steps):
         for _ in range(steps):
             optimizer.zero_grad()
             F.nll_loss(model(images), labels).backward()
             optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = "_tf32" in way
     run(1)
     first_step_done = time.monotonic()
     run(2)
@@ -92,8 +98,9 @@ def follow(rank, world, orders, args, answer):
     for line in orders:
         way, batch = line.split()
         if line not in known:
-            known[line] = contestant(args.net, way, int(batch) // world)
+            known[line] = contestant(args.net, way, int(batch) // world, args.device)
         run, first_step_done = known[line]
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = "_tf32" in way
         run(2)  # caches are warm again after the others
         if world > 1:
             dist.barrier()
@@ -116,6 +123,7 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--port", type=int, default=29517)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--net", choices=NETS, default="cnn")
     args = parser.parse_args()
 

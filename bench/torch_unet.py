@@ -1,7 +1,8 @@
-"""PyTorch's side of compare_unet.py: U-Net on the CPU, waiting for orders.
+"""PyTorch's side of compare_unet.py: U-Net on the CPU or a GPU, waiting for orders.
 
 Every line of input names a way, the answer is seconds per training step: eager and channels_last in float32, eager_bf16
-and channels_last_bf16 under autocast. Images are 3 x 160 x 240, the loss is cross-entropy plus dice, the optimizer AdamW.
+and channels_last_bf16 under autocast; "_tf32" allows TF32 (PyTorch's default for convolutions on a GPU), "_compile" is
+torch.compile. Images are 3 x 160 x 240, the loss is cross-entropy plus dice, the optimizer AdamW.
 """
 import argparse
 import sys
@@ -62,20 +63,25 @@ def loss_of(logits, masks):
 
 def contestant(way, args):
     layout = torch.channels_last if way.startswith("channels_last") else torch.contiguous_format
-    model = UNet(args.width).to(memory_format=layout)
+    model = UNet(args.width).to(args.device, memory_format=layout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=1e-8)
-    images = torch.rand(args.batch_size, 3, 160, 240).contiguous(memory_format=layout)
-    masks = (torch.arange(args.batch_size * 160 * 240) // 7 % 2).view(args.batch_size, 160, 240)
-    mixed = way.endswith("bf16")
+    images = torch.rand(args.batch_size, 3, 160, 240).to(args.device).contiguous(memory_format=layout)
+    masks = (torch.arange(args.batch_size * 160 * 240) // 7 % 2).view(args.batch_size, 160, 240).to(args.device)
+    mixed = "_bf16" in way
+    if "_compile" in way:
+        model = torch.compile(model)
+    wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
 
     def run(steps):
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = "_tf32" in way
         begin = time.perf_counter()
         for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            with torch.autocast(args.device, torch.bfloat16, enabled=mixed):
                 loss = loss_of(model(images), masks)
             loss.backward()
             optimizer.step()
+        wait()
         return (time.perf_counter() - begin) / steps
 
     return run
@@ -87,6 +93,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)

@@ -1,6 +1,5 @@
-// Seconds per training step of PyTorch's U-Net on images of 160 x 240: one device with all cores compared with
-// data-parallel on two virtual devices, alternating in one process, so that other load on the machine affects both
-// equally.
+// Seconds per training step of PyTorch's U-Net on images of 160 x 240: one device (a GPU, or all cores) compared with
+// data-parallel on two devices, alternating in one process, so that other load on the machine affects both equally.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -41,6 +40,10 @@ public:
         std::vector<std::int64_t> classes;
         for (std::int64_t i = 0; i < sizes.batch * sizes.height * sizes.image_width; ++i) classes.push_back(i / 7 % 2);
         masks_ = ls::Tensor::from(classes, {sizes.batch, sizes.height, sizes.image_width});
+        if (devices[0].kind() == ls::DeviceKind::cuda) {
+            images_ = images_.to(devices[0]);
+            masks_ = masks_.to(devices[0]);
+        }
     }
 
     /// Seconds per step, measured over `steps` steps.
@@ -52,6 +55,21 @@ public:
         return seconds.count() / steps;
     }
 
+    /// Milliseconds per step of every operation by name, longest first, from the step log of `steps` steps.
+    std::vector<std::pair<double, std::string>> profile(int steps) {
+        model_.engine().log_steps(steps);
+        run(steps);
+        std::map<std::string, double> sums;
+        for (const ls::LoggedStep& step : model_.engine().step_log())
+            for (const ls::StepSpan& span : step.spans)
+                sums[std::string(ls::name_of(span.kind)) + ", " + span.name] += (span.end - span.begin) / steps;
+        model_.engine().log_steps(0);
+        std::vector<std::pair<double, std::string>> all;
+        for (const auto& [name, sum] : sums) all.emplace_back(sum, name);
+        std::sort(all.rbegin(), all.rend());
+        return all;
+    }
+
 private:
     ls::DataParallel<unet::UNet> model_;
     ls::AdamW adam_;
@@ -61,19 +79,18 @@ private:
 /// The ways by name, each created on first use: a process that runs only one holds only its memory.
 class Contestants {
 public:
-    explicit Contestants(const Sizes& sizes) : sizes_(sizes) {}
+    Contestants(const Sizes& sizes, bool on_gpu) : sizes_(sizes), on_gpu_(on_gpu) {}
 
     /// "one" or "dp", with "_bf16" in mixed precision.
     Contestant& of(const std::string& way) {
         std::unique_ptr<Contestant>& contestant = made_[way];
         if (contestant) return *contestant;
-        const ls::Device first = ls::Device::cpu(0), second = ls::Device::cpu(1);
-        const int cores = ls::device_info(first).units + ls::device_info(second).units;
+        const ls::Device first = device(0), second = device(1);
         ls::manual_seed(1);
         ls::EngineOptions options;
         if (way.ends_with(mixed)) options.autocast = ls::DType::bf16;
         if (way == "one" || way == "one" + mixed) {
-            options.threads_per_shard = cores;
+            if (!on_gpu_) options.threads_per_shard = ls::device_info(first).units + ls::device_info(second).units;
             contestant = std::make_unique<Contestant>(ls::Devices{first}, options, sizes_);
         } else if (way == "dp" || way == "dp" + mixed) {
             contestant = std::make_unique<Contestant>(ls::Devices{first, second}, options, sizes_);
@@ -84,7 +101,10 @@ public:
     }
 
 private:
+    ls::Device device(int index) const { return on_gpu_ ? ls::Device::cuda(index) : ls::Device::cpu(index); }
+
     Sizes sizes_;
+    bool on_gpu_;
     std::map<std::string, std::unique_ptr<Contestant>> made_;
 };
 
@@ -112,6 +132,13 @@ nlohmann::json interleave(Contestants& contestants, const std::vector<std::strin
     return {{"instruction_set", ls::instruction_set()}, {"seconds_per_step", seconds}};
 }
 
+void print_profiles(Contestants& contestants, const std::vector<std::string>& ways) {
+    for (const std::string& way : ways) {
+        std::printf("\n%s, ms per step by operation\n", way.c_str());
+        for (const auto& [sum, name] : contestants.of(way).profile(5)) std::printf("%9.3f  %s\n", sum, name.c_str());
+    }
+}
+
 /// For a script that interleaves several programs: each line of input names a way; the answer is its seconds per step.
 void serve(Contestants& contestants, int steps) {
     std::cout << "ready" << std::endl;
@@ -127,7 +154,7 @@ int main(int argc, char** argv) {
     std::string isa, json;
     int steps = 1;
     int repetitions = 3;
-    bool serves = false, bf16 = false;
+    bool serves = false, bf16 = false, on_gpu = false, profiles = false;
     app.add_option("--batch-size", sizes.batch, "global batch size")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--width", sizes.width, "channels of the first level")
         ->check(CLI::PositiveNumber)
@@ -136,9 +163,10 @@ int main(int argc, char** argv) {
     app.add_option("--image-width", sizes.image_width, "columns of an image")
         ->check(CLI::Range(16, 4096))
         ->capture_default_str();
-    app.add_option("--ways", ways, "one: one device with all cores; dp: two devices")
+    app.add_option("--ways", ways, "one: one device, with all cores if it is a CPU; dp: two devices")
         ->check(CLI::IsMember({"one", "dp"}))
         ->capture_default_str();
+    app.add_flag("--cuda", on_gpu, "on GPUs instead of CPU devices");
     app.add_flag("--bf16", bf16, "also measure each way in mixed precision");
     app.add_option("--isa", isa, "instruction set; default: the best of the machine")
         ->check(CLI::IsMember({"generic", "avx2", "avx512"}));
@@ -147,6 +175,7 @@ int main(int argc, char** argv) {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--json", json, "output file for all figures");
+    app.add_flag("--profile", profiles, "also print the time of each operation");
     app.add_flag("--serve", serves, "read lines such as \"dp\" and answer with seconds per step");
     CLI11_PARSE(app, argc, argv);
     try {
@@ -156,12 +185,13 @@ int main(int argc, char** argv) {
             const std::vector<std::string> in_f32 = ways;
             for (const std::string& way : in_f32) ways.push_back(way + mixed);
         }
-        Contestants contestants(sizes);
+        Contestants contestants(sizes, on_gpu);
         if (serves) {
             serve(contestants, steps);
             return 0;
         }
         const nlohmann::json figures = interleave(contestants, ways, steps, repetitions);
+        if (profiles) print_profiles(contestants, ways);
         if (!json.empty() && !(std::ofstream(json) << figures.dump(2) << '\n')) {
             std::fprintf(stderr, "unet-bench: cannot write %s\n", json.c_str());
             return 1;

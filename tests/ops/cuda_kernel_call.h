@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/runtime/memory.h"
@@ -50,22 +53,32 @@ struct Call {
     std::int64_t first_row = 0;
     int shards = 1;
 
+    /// Makes the kernel of an operation, and returns a function that enqueues it.
     template <class Op>
-    void run(const Op& operation) const {
+    std::function<void()> made(const Op& operation) const {
         KernelRequest request;
         request.device = gpu;
         request.shards = shards;
         request.in.assign(in_metas.begin(), in_metas.end());
         request.out.assign(out_metas.begin(), out_metas.end());
-        const auto kernel = KernelTable::of(DeviceKind::cuda).make(*make_operation(operation), request);
-        Stream& stream = Stream::of(gpu);
+        std::shared_ptr<const Kernel> kernel =
+            KernelTable::of(DeviceKind::cuda).make(*make_operation(operation), request);
         std::shared_ptr<Buffer> scratch;
-        if (kernel->scratch_bytes() > 0) scratch = Buffer::allocate(stream, kernel->scratch_bytes(), "scratch");
-        stream.run(operation_name(operation), {}, [&](const ExecContext& context) {
-            kernel->run({context, in.data(), out.data(), scratch ? scratch->data() : nullptr, step, status, agreed,
-                         ordinal, shard, first_row, shards});
-        });
-        stream.synchronize();
+        if (kernel->scratch_bytes() > 0)
+            scratch = Buffer::allocate(Stream::of(gpu), kernel->scratch_bytes(), "scratch");
+        return [call = *this, kernel = std::move(kernel), scratch = std::move(scratch),
+                name = std::string(operation_name(operation))] {
+            Stream::of(gpu).run(name, {}, [&](const ExecContext& context) {
+                kernel->run({context, call.in.data(), call.out.data(), scratch ? scratch->data() : nullptr, call.step,
+                             call.status, call.agreed, call.ordinal, call.shard, call.first_row, call.shards});
+            });
+        };
+    }
+
+    template <class Op>
+    void run(const Op& operation) const {
+        made(operation)();
+        Stream::of(gpu).synchronize();
     }
 };
 

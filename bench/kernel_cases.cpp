@@ -1,7 +1,7 @@
-// The memory-bound operations of the library, at the sizes of a training step.
+#include "lockstep/bench/kernel_cases.h"
+
 #include <fmt/format.h>
 
-#include "lockstep/bench/emulated.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/control_operations.h"
@@ -11,23 +11,37 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/ops/cuda_kernel_call.h"
 
-namespace emulated {
+namespace kernels {
 
 namespace {
 
 using namespace lockstep;
 
-constexpr std::int64_t mega = std::int64_t{1} << 20;
 const Device gpu = Device::cuda(0);
+constexpr std::int64_t one_step = std::int64_t{1} << 20;
 
-Tensor leaf(const Tensor& host, DType dtype) { return host.to(dtype).to(gpu).detach().requires_grad_(); }
-Tensor random(const Shape& shape, DType dtype) { return leaf(Tensor::randn(shape), dtype); }
+/// Elements of most operands: `one_step`, or a multiple of it. Rows and images are multiplied, not their sizes.
+std::int64_t mega = one_step;
+std::int64_t times(std::int64_t rows) { return mega / one_step * rows; }
+
+/// The values of the first `one_step` elements, again and again: drawing them all on the host takes seconds.
+Tensor drawn(const Shape& shape, DType dtype) {
+    const NoGrad no_grad;
+    const auto once = [&](const Shape& part) { return Tensor::randn(part).to(dtype).to(gpu); };
+    if (shape.numel() <= 2 * one_step) return once(shape);
+    const std::int64_t copies = mega / one_step;
+    Shape part = shape;
+    part[0] /= copies;
+    return cat(std::vector<Tensor>(static_cast<std::size_t>(copies), once(part)), 0);
+}
+
+Tensor random(const Shape& shape, DType dtype) { return drawn(shape, dtype).detach().requires_grad_(); }
 
 /// Images, optionally with adjacent channels.
 Tensor images(const Shape& shape, DType dtype, bool last) {
     if (!last) return random(shape, dtype);
     const NoGrad no_grad;
-    const Tensor x = Tensor::randn({shape[0], shape[2], shape[3], shape[1]}).to(dtype).to(gpu);
+    const Tensor x = drawn({shape[0], shape[2], shape[3], shape[1]}, dtype);
     return permute(x, {0, 3, 1, 2}).detach().requires_grad_();
 }
 
@@ -85,22 +99,23 @@ void add_elementwise(std::vector<Case>& cases) {
     add(cases, {"a / b", mega, 3, 0, two, [](const Inputs& in) { return in[0] / in[1]; }});
     add(cases, {"a + row", mega, 2, 0,
                 [](DType dtype) {
-                    return Inputs{random({4096, 256}, dtype), random({256}, dtype)};
+                    return Inputs{random({times(4096), 256}, dtype), random({256}, dtype)};
                 },
                 [](const Inputs& in) { return in[0] + in[1]; }});
     add(cases, {"a + column", mega, 2, 0,
                 [](DType dtype) {
-                    return Inputs{random({4096, 256}, dtype), random({4096, 1}, dtype)};
+                    return Inputs{random({times(4096), 256}, dtype), random({times(4096), 1}, dtype)};
                 },
                 [](const Inputs& in) { return in[0] + in[1]; }});
-    add(cases, {"a (NHWC) + b (NCHW)", mega, 3, 0,
-                [](DType dtype) {
-                    return Inputs{images({8, 32, 64, 64}, dtype, true), images({8, 32, 64, 64}, dtype, false)};
-                },
-                [](const Inputs& in) { return in[0] + in[1]; }});
+    add(cases,
+        {"a (NHWC) + b (NCHW)", mega, 3, 0,
+         [](DType dtype) {
+             return Inputs{images({times(8), 32, 64, 64}, dtype, true), images({times(8), 32, 64, 64}, dtype, false)};
+         },
+         [](const Inputs& in) { return in[0] + in[1]; }});
     add(cases, {"relu of every second column", mega, 2, 0,
                 [](DType dtype) {
-                    return Inputs{random({1024, 2048}, dtype)};
+                    return Inputs{random({times(1024), 2048}, dtype)};
                 },
                 [](const Inputs& in) { return relu(in[0].slice(1, 0, 2048, 2)); }});
     add(cases, {"dropout", mega, 2, 2, one, [](const Inputs& in) { return dropout(in[0], 0.1); }});
@@ -118,17 +133,17 @@ void add_elementwise(std::vector<Case>& cases) {
 
 void add_layouts(std::vector<Case>& cases) {
     const auto maps = [](bool last) {
-        return [last](DType dtype) { return Inputs{images({8, 32, 64, 64}, dtype, last)}; };
+        return [last](DType dtype) { return Inputs{images({times(8), 32, 64, 64}, dtype, last)}; };
     };
     add(cases, {"NCHW to NHWC", mega, 2, 0, maps(false), [](const Inputs& in) {
                     return permute(in[0], {0, 2, 3, 1}).contiguous();
                 }});
     add(cases, {"NHWC to NCHW", mega, 2, 0, maps(true), [](const Inputs& in) { return in[0].contiguous(); }});
-    const auto matrix = [](DType dtype) { return Inputs{random({1024, 1024}, dtype)}; };
+    const auto matrix = [](DType dtype) { return Inputs{random({times(1024), 1024}, dtype)}; };
     add(cases, {"transpose", mega, 2, 0, matrix, [](const Inputs& in) { return in[0].transpose(0, 1).contiguous(); }});
     for (const bool last : {false, true}) {
         const auto pair = [last](DType dtype) {
-            return Inputs{images({8, 32, 64, 64}, dtype, last), images({8, 32, 64, 64}, dtype, last)};
+            return Inputs{images({times(8), 32, 64, 64}, dtype, last), images({times(8), 32, 64, 64}, dtype, last)};
         };
         add(cases,
             {fmt::format("cat of channels, {}", last ? "NHWC" : "NCHW"), 2 * mega, 4, 0, pair, [](const Inputs& in) {
@@ -140,38 +155,39 @@ void add_layouts(std::vector<Case>& cases) {
 void add_layers(std::vector<Case>& cases) {
     for (const bool last : {false, true}) {
         const std::string layout = last ? ", NHWC" : ", NCHW";
-        add(cases, {"batch_norm" + layout, 2 * mega, 3, 5,
-                    [last](DType dtype) {
-                        return Inputs{images({8, 64, 64, 64}, dtype, last), random({64}, dtype), random({64}, dtype)};
-                    },
-                    [](const Inputs& in) { return batch_norm(in[0], Tensor(), Tensor(), in[1], in[2]); }});
-        const auto maps = [last](DType dtype) { return Inputs{images({8, 32, 64, 64}, dtype, last)}; };
+        add(cases,
+            {"batch_norm" + layout, 2 * mega, 3, 5,
+             [last](DType dtype) {
+                 return Inputs{images({times(8), 64, 64, 64}, dtype, last), random({64}, dtype), random({64}, dtype)};
+             },
+             [](const Inputs& in) { return batch_norm(in[0], Tensor(), Tensor(), in[1], in[2]); }});
+        const auto maps = [last](DType dtype) { return Inputs{images({times(8), 32, 64, 64}, dtype, last)}; };
         add(cases, {"max_pool2d of 2 x 2" + layout, mega, 1.25, 1.5, maps,
                     [](const Inputs& in) { return max_pool2d(in[0], 2); }});
         add(cases, {"max_pool2d of 3 x 3, stride 2" + layout, mega, 1.25, 1.5, maps,
                     [](const Inputs& in) { return max_pool2d(in[0], 3, Pair(2), 1); }});
-        const auto small = [last](DType dtype) { return Inputs{images({8, 32, 32, 32}, dtype, last)}; };
+        const auto halved = [last](DType dtype) { return Inputs{images({times(8), 32, 32, 32}, dtype, last)}; };
         for (const auto mode : {InterpolateMode::nearest, InterpolateMode::bilinear})
             add(cases, {(mode == InterpolateMode::nearest ? "nearest" : "bilinear") + (", twice the size" + layout),
-                        mega, 1.25, 1.25, small, [mode](const Inputs& in) {
+                        mega, 1.25, 1.25, halved, [mode](const Inputs& in) {
                             return interpolate(in[0], {.scale_factor = ScaleFactor(2), .mode = mode});
                         }});
     }
-    add(cases, {"layer_norm of rows of 768", 2048 * 768, 2, 3,
+    add(cases, {"layer_norm of rows of 768", times(2048) * 768, 2, 3,
                 [](DType dtype) {
-                    return Inputs{random({2048, 768}, dtype), random({768}, dtype), random({768}, dtype)};
+                    return Inputs{random({times(2048), 768}, dtype), random({768}, dtype), random({768}, dtype)};
                 },
                 [](const Inputs& in) { return layer_norm(in[0], {768}, in[1], in[2]); }});
-    const auto rows = [](DType dtype) { return Inputs{random({1024, 1024}, dtype)}; };
+    const auto rows = [](DType dtype) { return Inputs{random({times(1024), 1024}, dtype)}; };
     add(cases, {"softmax", mega, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 1); }});
     add(cases, {"log_softmax", mega, 2, 3, rows, [](const Inputs& in) { return log_softmax(in[0], 1); }});
     add(cases, {"softmax of columns", mega, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 0); }});
 }
 
 void add_reductions(std::vector<Case>& cases) {
-    const auto rows = [](DType dtype) { return Inputs{random({1024, 1024}, dtype)}; };
+    const auto rows = [](DType dtype) { return Inputs{random({times(1024), 1024}, dtype)}; };
     const auto maps = [](bool last) {
-        return [last](DType dtype) { return Inputs{images({8, 32, 64, 64}, dtype, last)}; };
+        return [last](DType dtype) { return Inputs{images({times(8), 32, 64, 64}, dtype, last)}; };
     };
     add(cases, {"sum", mega, 1, 1, rows, [](const Inputs& in) { return sum(in[0]); }});
     add(cases, {"sum of rows", mega, 1, 0, rows, [](const Inputs& in) { return sum(in[0], 1); }});
@@ -185,10 +201,14 @@ void add_reductions(std::vector<Case>& cases) {
     add(cases, {"argmax of rows", mega, 1, 0, rows, [](const Inputs& in) { return argmax(in[0], 1); }});
     const auto pair = [](DType dtype) { return Inputs{random({mega}, dtype), random({mega}, dtype)}; };
     add(cases, {"mse_loss", mega, 2, 3, pair, [](const Inputs& in) { return mse_loss(in[0], in[1].detach()); }});
-    const auto targets = [](DType dtype) { return Inputs{random({1024, 1024}, dtype), classes({1024}, 1000)}; };
+    const auto targets = [](DType dtype) {
+        return Inputs{random({times(1024), 1024}, dtype), classes({times(1024)}, 1000)};
+    };
     add(cases,
         {"nll_loss of 1024 classes", mega, 0, 1, targets, [](const Inputs& in) { return nll_loss(in[0], in[1]); }});
-    const auto masks = [](DType dtype) { return Inputs{random({4, 4, 256, 256}, dtype), classes({4, 256, 256}, 4)}; };
+    const auto masks = [](DType dtype) {
+        return Inputs{random({times(4), 4, 256, 256}, dtype), classes({times(4), 256, 256}, 4)};
+    };
     // The targets, of 8 bytes, are as much as half of the input, all of whose sectors are read.
     add(cases,
         {"nll_loss of images, 4 classes", mega, 1.5, 1.5, masks,
@@ -198,7 +218,7 @@ void add_reductions(std::vector<Case>& cases) {
 
 /// As many parameters in an arena as a U-Net has: their rows are searched for every element.
 constexpr int parameters = 64;
-constexpr ArenaRange whole{0, mega, 0, parameters};
+ArenaRange whole() { return {0, mega, 0, parameters}; }
 
 template <class Options>
 test::OnDevice<RowWith<Options>> rows_of(const Options& options) {
@@ -235,9 +255,8 @@ void add_update(std::vector<Case>& cases, const std::string& name, int states, c
                              call.out.push_back(memory[i].data());
                          }
                          call.agreed = good.data();
-                         return [call, rows, memory, good, states] {
-                             call.run(FusedUpdate<Rule>{whole, (1u << states) - 1});
-                         };
+                         return [enqueue = call.made(FusedUpdate<Rule>{whole(), (1u << states) - 1}), rows, memory,
+                                 good] { enqueue(); };
                      }});
 }
 
@@ -265,7 +284,7 @@ void add_gradients(std::vector<Case>& cases, const std::string& name, double byt
                          call.in_metas.push_back(of_rows);
                          call.in.push_back(rows.data());
                          call.out = {in_place ? static_cast<void*>(memory[0].data()) : numbers.data()};
-                         return [call, rows, memory, numbers, op] { call.run(op); };
+                         return [enqueue = call.made(op), rows, memory, numbers] { enqueue(); };
                      }});
 }
 
@@ -274,7 +293,7 @@ void add_updates(std::vector<Case>& cases) {
     add_update<SgdRule>(cases, "SGD with momentum", 1, SgdOptions{.lr = 0.1, .momentum = 0.9});
     add_update<AdamRule>(cases, "Adam", 2, AdamOptions{});
     add_update<AdamWRule>(cases, "AdamW", 2, AdamWOptions{});
-    const GradientRange all{whole, sizeof(RowWith<SgdOptions>), GradientRange::all_groups};
+    const GradientRange all{whole(), sizeof(RowWith<SgdOptions>), GradientRange::all_groups};
     const TensorMeta measures = TensorMeta::contiguous(DType::f64, {MeasureGradients::grains(mega)});
     add_gradients(cases, "norm of gradients", 4, MeasureGradients{all, 2}, measures, false);
     add_gradients(cases, "gradients scaled", 8, ScaleGradients{all}, test::floats(mega), true);
@@ -294,13 +313,14 @@ void add_shards(std::vector<Case>& cases) {
                              call.in_metas = call.out_metas = {test::floats(mega)};
                              call.out = {memory.back().data()};
                              call.shards = shards;
-                             return [call, memory = std::move(memory)] { call.run(SumOverShards{}); };
+                             return [enqueue = call.made(SumOverShards{}), memory = std::move(memory)] { enqueue(); };
                          }});
 }
 
 }  // namespace
 
-std::vector<Case> all_cases() {
+std::vector<Case> all_cases(std::int64_t scale) {
+    mega = scale * one_step;
     std::vector<Case> cases;
     add_elementwise(cases);
     add_layouts(cases);
@@ -311,4 +331,4 @@ std::vector<Case> all_cases() {
     return cases;
 }
 
-}  // namespace emulated
+}  // namespace kernels
