@@ -55,19 +55,23 @@ public:
         return seconds.count() / steps;
     }
 
-    /// Milliseconds per step of every operation by name, longest first, from the step log of `steps` steps.
-    std::vector<std::pair<double, std::string>> profile(int steps) {
+    struct OperationTime {
+        double milliseconds = 0;  ///< per step
+        std::size_t spans = 0;    ///< of all steps
+    };
+    /// By operation, from the step log of `steps` steps.
+    std::map<std::string, OperationTime> profile(int steps) {
         model_.engine().log_steps(steps);
         run(steps);
-        std::map<std::string, double> sums;
+        std::map<std::string, OperationTime> times;
         for (const ls::LoggedStep& step : model_.engine().step_log())
-            for (const ls::StepSpan& span : step.spans)
-                sums[std::string(ls::name_of(span.kind)) + ", " + span.name] += (span.end - span.begin) / steps;
+            for (const ls::StepSpan& span : step.spans) {
+                OperationTime& time = times[std::string(ls::name_of(span.kind)) + ", " + span.name];
+                time.milliseconds += (span.end - span.begin) / steps;
+                ++time.spans;
+            }
         model_.engine().log_steps(0);
-        std::vector<std::pair<double, std::string>> all;
-        for (const auto& [name, sum] : sums) all.emplace_back(sum, name);
-        std::sort(all.rbegin(), all.rend());
-        return all;
+        return times;
     }
 
 private:
@@ -133,9 +137,18 @@ nlohmann::json interleave(Contestants& contestants, const std::vector<std::strin
 }
 
 void print_profiles(Contestants& contestants, const std::vector<std::string>& ways) {
+    constexpr int steps = 5;
     for (const std::string& way : ways) {
-        std::printf("\n%s, ms per step by operation\n", way.c_str());
-        for (const auto& [sum, name] : contestants.of(way).profile(5)) std::printf("%9.3f  %s\n", sum, name.c_str());
+        std::vector<std::string> lines;
+        for (const auto& [name, time] : contestants.of(way).profile(steps)) {
+            char line[200];
+            std::snprintf(line, sizeof line, "%9.3f %6.1f  %s", time.milliseconds,
+                          static_cast<double>(time.spans) / steps, name.c_str());
+            lines.emplace_back(line);
+        }
+        std::sort(lines.rbegin(), lines.rend());
+        std::printf("\n%s\n ms/step  calls  operation\n", way.c_str());
+        for (const std::string& line : lines) std::printf("%s\n", line.c_str());
     }
 }
 

@@ -16,32 +16,39 @@ namespace lockstep::cuda {
 
 namespace {
 
-template <class Stored, int width>
+/// `across`: packs of adjacent channels.
+template <class Stored, int width, bool across>
 struct ChannelStats {
-    using T = UpcastType<Stored>;
-    ChannelMoments<Stored, width> moments;
+    using Moments = ChannelMoments<Stored, width, across>;
+    using T = typename Moments::T;
+    using Value = typename Moments::Value;
+    Moments moments;
     T* stats;
 
-    using Value = element::Moments<T>;
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
-    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t channel, std::int64_t first, std::int64_t end,
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
-        moments.add_all(value, channel, first, end, step);
+        moments.add_all(value, output, first, end, step);
     }
-    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value = element::pool(value, other); }
-    LOCKSTEP_HD_INLINE void finish(std::int64_t channel, const Value& value) const {
-        const std::int64_t channels = moments.layout.channels;
-        stats[channel] = moments.mean(channel, value);
-        stats[channels + channel] = value.m2;
-        if (channel == 0) stats[2 * channels] = static_cast<T>(moments.count());
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { moments.join(value, other); }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
+        const std::int64_t channels = moments.layout.channels * Moments::channels;
+        for (int c = 0; c < Moments::channels; ++c) {
+            const std::int64_t channel = output * Moments::channels + c;
+            stats[channel] = moments.mean(output, c, value);
+            stats[channels + channel] = value.of[c].m2;
+        }
+        if (output == 0) stats[2 * channels] = static_cast<T>(moments.count());
     }
 };
 
-template <class Stored, int width>
+template <class Stored, int width, bool across>
 struct BackwardSums {
     using T = UpcastType<Stored>;
+    static constexpr int channels = across ? width : 1;  // of a pack
+    static constexpr int at_once = 4;                    // loads in flight of each input
     struct Value {
-        RunningSum<T> dy, dy_xhat;
+        RunningSum<T> dy[channels], dy_xhat[channels];
     };
     ChannelLayout layout;  // counts packs
     double eps;
@@ -50,49 +57,79 @@ struct BackwardSums {
     T* sums;
 
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
-    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t channel, std::int64_t first, std::int64_t end,
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
         if (first >= end) return;
-        ChannelWalk walk(layout, channel, first, step);
-        const T mean = stats[channel];
-        for (std::int64_t k = first; k < end; k += step) {
+        ChannelWalk walk(layout, output, first, step);
+        Pack<T, channels> mean;
+        for (int c = 0; c < channels; ++c) mean.of[c] = stats[output * channels + c];
+        std::int64_t k = first;
+        for (; k + (at_once - 1) * step < end; k += at_once * step) add_packs<at_once>(value, walk, mean);
+        for (; k < end; k += step) add_packs<1>(value, walk, mean);
+    }
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
+        for (int c = 0; c < channels; ++c) {
+            value.dy[c].add(other.dy[c]);
+            value.dy_xhat[c].add(other.dy_xhat[c]);
+        }
+    }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
+        const std::int64_t all = layout.channels * channels;
+        for (int c = 0; c < channels; ++c) {
+            const std::int64_t channel = output * channels + c;
+            const T deviation = element::inverse_deviation(stats[all + channel], stats[2 * all], eps);
+            sums[channel] = value.dy[c].value();
+            sums[all + channel] = value.dy_xhat[c].value() * deviation;
+        }
+    }
+
+private:
+    template <int count>
+    LOCKSTEP_HD_INLINE void add_packs(Value& value, ChannelWalk& walk, const Pack<T, channels>& mean) const {
+        Pack<Stored, width> inputs[count], gradients[count];
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < count; ++i) {
             const std::int64_t pack = walk.next();
-            const auto inputs = x.load(pack), gradients = dy.load(pack);
-            for (int i = 0; i < width; ++i) {
-                const T gradient = upcast(gradients.of[i]);
-                value.dy.add(gradient);
-                value.dy_xhat.add(gradient * (upcast(inputs.of[i]) - mean));
+            inputs[i] = x.load(pack);
+            gradients[i] = dy.load(pack);
+        }
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < count; ++i) {
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j) {
+                const int c = across ? j : 0;
+                const T gradient = upcast(gradients[i].of[j]);
+                value.dy[c].add(gradient);
+                value.dy_xhat[c].add(gradient * (upcast(inputs[i].of[j]) - mean.of[c]));
             }
         }
     }
-    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
-        value.dy.add(other.dy);
-        value.dy_xhat.add(other.dy_xhat);
-    }
-    LOCKSTEP_HD_INLINE void finish(std::int64_t channel, const Value& value) const {
-        const T deviation =
-            element::inverse_deviation(stats[layout.channels + channel], stats[2 * layout.channels], eps);
-        sums[channel] = value.dy.value();
-        sums[layout.channels + channel] = value.dy_xhat.value() * deviation;
-    }
 };
 
-/// The plan for elements, with packs in their place: threads read the same amount in fewer accesses.
-ReducePlan packs_plan(const Images& x, int width) {
-    ReducePlan plan = channels_plan(ChannelLayout::of(x));
-    plan.count /= width;
-    return plan;
-}
+/// Packs for reductions over channels, and the order of the reduction: threads read the same amount as without packs.
+struct ChannelPacks {
+    ChannelLayout layout;
+    ReducePlan plan;
+};
 
-/// Calls make(std::integral_constant<int, width>(), layout of packs) with the widest packs of adjacent elements of one
-/// channel.
+/// Calls make(width, across, packs), the first two as integral constants: the widest packs of adjacent elements of one
+/// channel, or of adjacent channels.
 template <class Stored, class Make>
-KernelPtr with_channel_layout(const Images& x, const Make& make) {
+KernelPtr with_channel_packs(const Images& x, const Make& make) {
     constexpr int wide = widest<Stored>;
+    using Wide = std::integral_constant<int, wide>;
     ChannelLayout layout = ChannelLayout::of(x);
-    if (layout.inner % wide != 0) return make(std::integral_constant<int, 1>(), layout);
-    layout.inner /= wide;
-    return make(std::integral_constant<int, wide>(), layout);
+    ReducePlan plan = channels_plan(layout);
+    if (layout.inner == 1 && layout.channels % wide == 0) {
+        layout.channels /= wide;
+        return make(Wide(), std::true_type(), ChannelPacks{layout, channels_plan(layout)});
+    }
+    if (layout.inner % wide == 0) {
+        layout.inner /= wide;
+        plan.count /= wide;
+        return make(Wide(), std::false_type(), ChannelPacks{layout, plan});
+    }
+    return make(std::integral_constant<int, 1>(), std::false_type(), ChannelPacks{layout, plan});
 }
 
 /// Images as rows of packs. A thread works on one column, where all packs have the same channels, so that it computes
@@ -238,17 +275,17 @@ KernelPtr make_batch_norm_stats(const BatchNormStats& op, KernelRequest& request
     return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
         using Stored = decltype(zero);
         using T = UpcastType<Stored>;
-        return with_channel_layout<Stored>(x, [&](auto width, const ChannelLayout& layout) {
-            using Stats = ChannelStats<Stored, width>;
-            const ReducePlan plan = packs_plan(x, width);
+        return with_channel_packs<Stored>(x, [&](auto width, auto across, const ChannelPacks& packs) {
+            using Stats = ChannelStats<Stored, width, across>;
             return make_cuda_kernel(
                 request,
-                [layout, plan](const Queue& queue, const KernelArgs& v) {
-                    reduce(queue, "batch_norm_stats", plan,
-                           Stats{{layout, packed_input<decltype(width)::value>(v.input<Stored>(0))}, v.output<T>(0)},
-                           v.scratch);
+                [packs](const Queue& queue, const KernelArgs& v) {
+                    reduce(
+                        queue, "batch_norm_stats", packs.plan,
+                        Stats{{packs.layout, packed_input<decltype(width)::value>(v.input<Stored>(0))}, v.output<T>(0)},
+                        v.scratch);
                 },
-                plan.scratch_bytes<Stats>());
+                packs.plan.template scratch_bytes<Stats>());
         });
     });
 }
@@ -280,19 +317,18 @@ KernelPtr make_batch_norm_backward_sums(const BatchNormBackwardSums& op, KernelR
     return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
         using Stored = decltype(zero);
         using T = UpcastType<Stored>;
-        return with_channel_layout<Stored>(x, [&](auto width, const ChannelLayout& layout) {
-            using Sums = BackwardSums<Stored, width>;
-            const ReducePlan plan = packs_plan(x, width);
+        return with_channel_packs<Stored>(x, [&](auto width, auto across, const ChannelPacks& packs) {
+            using Sums = BackwardSums<Stored, width, across>;
             return make_cuda_kernel(
                 request,
-                [layout, eps = op.eps, plan](const Queue& queue, const KernelArgs& v) {
-                    constexpr int packs = decltype(width)::value;
-                    reduce(queue, "batch_norm_backward_sums", plan,
-                           Sums{layout, eps, packed_input<packs>(v.input<Stored>(0)),
-                                packed_input<packs>(v.input<Stored>(1)), v.input<T>(2), v.output<T>(0)},
+                [packs, eps = op.eps](const Queue& queue, const KernelArgs& v) {
+                    constexpr int wide = decltype(width)::value;
+                    reduce(queue, "batch_norm_backward_sums", packs.plan,
+                           Sums{packs.layout, eps, packed_input<wide>(v.input<Stored>(0)),
+                                packed_input<wide>(v.input<Stored>(1)), v.input<T>(2), v.output<T>(0)},
                            v.scratch);
                 },
-                plan.scratch_bytes<Sums>());
+                packs.plan.template scratch_bytes<Sums>());
         });
     });
 }

@@ -4,58 +4,72 @@
 #include "lockstep/ops/cuda/channel_walk.h"
 #include "lockstep/ops/cuda/pack.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/arithmetic.h"
 
 namespace lockstep::cuda {
 
-/// Moments of the elements of a channel, relative to its first element so that a large mean costs no digits.
-template <class Stored, int width>
+/// Moments of channels, relative to the first element of each so that a large mean costs no digits. Packs have elements
+/// of one channel, or if `across` one element each of `width` adjacent channels.
+template <class Stored, int width, bool across = false>
 struct ChannelMoments {
     using T = UpcastType<Stored>;
-    using Value = element::Moments<T>;
+    static constexpr int channels = across ? width : 1;
+    struct Value {
+        element::Moments<T> of[channels];
+    };
     ChannelLayout layout;  // counts packs
     PackedInput<Stored, width> x;
 
-    LOCKSTEP_HD_INLINE std::int64_t count() const { return layout.count() * width; }
+    /// Number of elements of a channel.
+    LOCKSTEP_HD_INLINE std::int64_t count() const { return layout.count() * (across ? 1 : width); }
 
     /// Adds the packs first, first + step, ... before end. Groups of elements are in registers: their mean is
     /// subtracted before squaring, and one division joins them to the others.
-    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t channel, std::int64_t first, std::int64_t end,
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
-        constexpr int group = 8 / width;
+        constexpr int group = across ? 4 : 16 / width;
         if (first >= end) return;
-        ChannelWalk walk(layout, channel, first, step);
-        const T start = origin(channel);
+        ChannelWalk walk(layout, output, first, step);
+        const Pack<T, channels> start = origin(output);
         std::int64_t k = first;
-        for (; k + (group - 1) * step < end; k += group * step) {
-            T differences[group * width];
-            for (int i = 0; i < group; ++i) {
-                const auto pack = x.load(walk.next());
-                for (int j = 0; j < width; ++j) differences[i * width + j] = upcast(pack.of[j]) - start;
-            }
-            add(value, differences);
-        }
-        for (; k < end; k += step) {
-            T differences[width];
-            const auto pack = x.load(walk.next());
-            for (int j = 0; j < width; ++j) differences[j] = upcast(pack.of[j]) - start;
-            add(value, differences);
-        }
+        for (; k + (group - 1) * step < end; k += group * step) add_group<group>(value, walk, start);
+        for (; k < end; k += step) add_group<1>(value, walk, start);
     }
-    /// Mean of a channel's elements; 0 without elements.
-    LOCKSTEP_HD_INLINE T mean(std::int64_t channel, const Value& value) const {
-        return layout.count() > 0 ? origin(channel) + value.mean : T(0);
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
+        for (int c = 0; c < channels; ++c) value.of[c] = element::pool(value.of[c], other.of[c]);
+    }
+    /// Mean of channel `output` * channels + c; 0 without elements.
+    LOCKSTEP_HD_INLINE T mean(std::int64_t output, int c, const Value& value) const {
+        return layout.count() > 0 ? origin(output).of[c] + value.of[c].mean : T(0);
     }
 
 private:
-    LOCKSTEP_HD_INLINE T origin(std::int64_t channel) const { return upcast(x.data[layout.first(channel) * width]); }
-    template <int size>
-    static LOCKSTEP_HD_INLINE void add(Value& value, const T (&values)[size]) {
-        T sum = T(0), m2 = T(0);
-        for (const T& each : values) sum += each;
-        const T mean = sum * (T(1) / T(size));
-        for (const T& each : values) m2 += (each - mean) * (each - mean);
-        value = element::pool(value, {T(size), mean, m2});
+    LOCKSTEP_HD_INLINE Pack<T, channels> origin(std::int64_t output) const {
+        Pack<T, channels> start;
+        for (int c = 0; c < channels; ++c) start.of[c] = upcast(x.data[layout.first(output) * width + c]);
+        return start;
+    }
+    template <int group>
+    LOCKSTEP_HD_INLINE void add_group(Value& value, ChannelWalk& walk, const Pack<T, channels>& start) const {
+        Pack<Stored, width> packs[group];
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < group; ++i) packs[i] = x.load(walk.next());
+        constexpr int elements = group * width / channels;  // of each channel
+        LOCKSTEP_UNROLL
+        for (int c = 0; c < channels; ++c) {
+            T differences[elements], sum = T(0), m2 = T(0);
+            LOCKSTEP_UNROLL
+            for (int e = 0; e < elements; ++e) {
+                const Stored stored = across ? packs[e].of[c] : packs[e / width].of[e % width];
+                differences[e] = upcast(stored) - start.of[c];
+                sum += differences[e];
+            }
+            const T mean = sum * (T(1) / T(elements));
+            LOCKSTEP_UNROLL
+            for (int e = 0; e < elements; ++e) m2 += (differences[e] - mean) * (differences[e] - mean);
+            value.of[c] = element::pool(value.of[c], {T(elements), mean, m2});
+        }
     }
 };
 

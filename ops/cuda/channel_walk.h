@@ -5,7 +5,8 @@
 
 namespace lockstep::cuda {
 
-/// A dense tensor (outer, channels, inner).
+/// A dense tensor (outer, channels, inner). In packs, `inner` counts packs of one channel, or `channels` counts packs
+/// of adjacent channels.
 struct ChannelLayout {
     std::int64_t outer = 0, channels = 0, inner = 1;
 

@@ -36,7 +36,7 @@ struct SumPair {
 /// Mean and 1 / deviation of every row.
 template <class T>
 struct RowMoments {
-    using Value = element::Moments<T>;
+    using Value = typename ChannelMoments<T, 1>::Value;
     ChannelMoments<T, 1> rows;  // as channels
     double eps;
     T* mean;
@@ -47,10 +47,10 @@ struct RowMoments {
                                     std::int64_t step) const {
         rows.add_all(value, row, first, end, step);
     }
-    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value = element::pool(value, other); }
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { rows.join(value, other); }
     LOCKSTEP_HD_INLINE void finish(std::int64_t row, const Value& value) const {
-        mean[row] = rows.mean(row, value);
-        deviation[row] = element::inverse_deviation(value.m2, static_cast<T>(rows.count()), eps);
+        mean[row] = rows.mean(row, 0, value);
+        deviation[row] = element::inverse_deviation(value.of[0].m2, static_cast<T>(rows.count()), eps);
     }
 };
 

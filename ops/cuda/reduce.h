@@ -1,5 +1,6 @@
 // Reductions with an order of summation that depends only on the shape: a group of threads sums in a fixed number of
-// lanes, which CUB joins. Long reductions are divided into parts, which a second kernel joins. No atomics.
+// lanes, which are joined in a fixed order. Long reductions are divided into parts, which a second kernel joins. No
+// atomics.
 #pragma once
 
 #include "lockstep/ops/cuda/kernel.h"
@@ -16,25 +17,36 @@ namespace lockstep::cuda {
 /// `outputs` results of `count` elements each.
 struct ReducePlan {
     std::int64_t outputs = 0, count = 0;
-    int lanes = 1;  ///< threads that share a job: one, a warp or a block
-    int parts = 1;  ///< pieces of the elements
+    int lanes = 1;    ///< threads that share a job: one, a warp or a block; those of a column, if there are columns
+    int parts = 1;    ///< pieces of the elements
+    int columns = 0;  ///< jobs that share a block, with adjacent outputs; 0: those of whole warps or blocks
 
     static constexpr int warp_threads = 32;
 
     /// Lanes and parts for a shape. `across`: adjacent memory belongs to different outputs rather than to elements of
     /// one output, so that threads with adjacent reads compute separate outputs.
     static ReducePlan make(std::int64_t outputs, std::int64_t count, bool across) {
-        ReducePlan plan{outputs, count, 1, 1};
-        if (!across && count > warp_threads) plan.lanes = count > 2048 ? block_threads : warp_threads;
+        ReducePlan plan{outputs, count, 1, 1, 0};
+        if (across && count > warp_threads && outputs < enough_threads / 4) {
+            plan.columns = 1;
+            while (plan.columns < warp_threads && plan.columns < outputs) plan.columns *= 2;
+            plan.lanes = block_threads / plan.columns;
+        } else if (!across && count > warp_threads) {
+            plan.lanes = count > 2048 ? block_threads : warp_threads;
+        }
         const std::int64_t useful = count / (plan.lanes * 16);
         const std::int64_t wanted = enough_threads / std::max<std::int64_t>(1, outputs * plan.lanes);
         plan.parts =
-            static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, plan.lanes > 1 ? 256 : 1024));
+            static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, plan.lanes > 1 ? 512 : 1024));
         return plan;
     }
     /// The reduction that joins the results of the parts.
-    ReducePlan of_parts() const { return {outputs, parts, warp_threads, 1}; }
+    ReducePlan of_parts() const {
+        return {outputs, parts, parts > 2 * warp_threads ? block_threads : warp_threads, 1, 0};
+    }
     std::int64_t jobs() const { return outputs * parts; }
+    /// Blocks whose threads share columns.
+    LOCKSTEP_HD_INLINE std::int64_t column_blocks() const { return ceil_div(outputs, columns) * parts; }
     template <class R>
     std::size_t scratch_bytes() const {
         return parts > 1 ? static_cast<std::size_t>(jobs()) * sizeof(typename R::Value) : 0;
@@ -60,9 +72,8 @@ LOCKSTEP_HD_INLINE auto begin_lane(const R& r, std::int64_t output) {
 /// or, in place of `begin` and `add`,
 ///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
 template <class R>
-LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan, std::int64_t job, int lane) {
-    const std::int64_t part = plan.parts == 1 ? 0 : job / plan.outputs;
-    const std::int64_t output = job - part * plan.outputs;
+LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan, std::int64_t output,
+                                              std::int64_t part, int lane) {
     const std::int64_t length = plan.parts == 1 ? plan.count : ceil_div(plan.count, plan.parts);
     const std::int64_t end = (part + 1) * length < plan.count ? (part + 1) * length : plan.count;
     typename R::Value value = r.zero();
@@ -74,6 +85,12 @@ LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan
         for (std::int64_t k = first; k < end; k += plan.lanes) r.add(value, shared, k);
     }
     return value;
+}
+
+template <class R>
+LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan, std::int64_t job, int lane) {
+    const std::int64_t part = plan.parts == 1 ? 0 : job / plan.outputs;
+    return add_lane(r, plan, job - part * plan.outputs, part, lane);
 }
 
 /// Stores the result of a job, as the final one if there is only one part.
@@ -97,7 +114,42 @@ struct ReduceAlone {
     }
 };
 
+/// One thread of a block with columns: adjacent threads work on adjacent outputs, and `lanes` threads on each.
+struct ColumnThread {
+    std::int64_t output, part;
+    int lane;
+
+    LOCKSTEP_HD_INLINE ColumnThread(const ReducePlan& plan, std::int64_t block, int thread) {
+        const std::int64_t groups = ceil_div(plan.outputs, plan.columns);
+        part = plan.parts == 1 ? 0 : block / groups;
+        lane = thread / plan.columns;
+        output = (block - part * groups) * plan.columns + (thread - lane * plan.columns);
+    }
+    LOCKSTEP_HD_INLINE std::int64_t job(const ReducePlan& plan) const { return part * plan.outputs + output; }
+};
+
 #if defined(__CUDACC__)
+/// Jobs of a plan with columns. A tree in shared memory joins the lanes.
+template <class R>
+__global__ void __launch_bounds__(block_threads) reduce_columns(R r, ReducePlan plan, typename R::Value* partial) {
+    using Value = typename R::Value;
+    __shared__ alignas(alignof(Value)) unsigned char memory[block_threads * sizeof(Value)];
+    Value* const values = reinterpret_cast<Value*>(memory);
+    const int thread = static_cast<int>(threadIdx.x);
+    for (std::int64_t block = blockIdx.x; block < plan.column_blocks(); block += gridDim.x) {
+        const ColumnThread own(plan, block, thread);
+        const bool used = own.output < plan.outputs;
+        Value value = used ? add_lane(r, plan, own.output, own.part, own.lane) : r.zero();
+        for (int half = plan.lanes / 2; half > 0; half /= 2) {
+            values[thread] = value;
+            __syncthreads();
+            if (own.lane < half) r.join(value, values[thread + half * plan.columns]);
+            __syncthreads();
+        }
+        if (own.lane == 0 && used) finish_job(r, plan, own.job(plan), value, partial);
+    }
+}
+
 /// Jobs of `lanes` lanes: a warp's or a block's. CUB joins lanes in a fixed order.
 template <int lanes, class R>
 __global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan plan, typename R::Value* partial) {
@@ -144,6 +196,24 @@ void reduce_together(const Queue& queue, const char* name, const ReducePlan& pla
 #endif
 }
 
+/// Enqueues the jobs of a plan with columns.
+template <class R>
+void reduce_by_columns(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
+                       typename R::Value* partial) {
+#if defined(__CUDACC__)
+    launch_blocks(queue, name, blocks_for(plan.column_blocks(), 1), reduce_columns<R>, R(r), ReducePlan(plan), partial);
+#else
+    const auto loop = [r, plan, partial] {
+        for (std::int64_t job = 0; job < plan.jobs(); ++job) {
+            typename R::Value value = r.zero();
+            for (int lane = 0; lane < plan.lanes; ++lane) r.join(value, add_lane(r, plan, job, lane));
+            finish_job(r, plan, job, value, partial);
+        }
+    };
+    check(enqueue_host_twin(queue, name, loop), name);
+#endif
+}
+
 /// The same reduction over the partial results of another one.
 template <class R>
 struct JoinParts {
@@ -165,14 +235,22 @@ void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const 
     if (plan.outputs <= 0) return;
     constexpr int warp = ReducePlan::warp_threads;
     auto* partial = static_cast<typename R::Value*>(scratch);
-    switch (plan.lanes) {
-        case block_threads: reduce_together<block_threads>(queue, name, plan, r, partial); break;
-        case warp: reduce_together<warp>(queue, name, plan, r, partial); break;
-        default: launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial}); break;
-    }
+    if (plan.columns > 0)
+        reduce_by_columns(queue, name, plan, r, partial);
+    else if (plan.lanes == block_threads)
+        reduce_together<block_threads>(queue, name, plan, r, partial);
+    else if (plan.lanes == warp)
+        reduce_together<warp>(queue, name, plan, r, partial);
+    else
+        launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial});
     if (plan.parts == 1) return;
-    const JoinParts<R> parts{r, plan.outputs, partial};
-    reduce_together<warp>(queue, name, plan.of_parts(), parts, static_cast<typename R::Value*>(nullptr));
+    const JoinParts<R> joined{r, plan.outputs, partial};
+    const ReducePlan parts = plan.of_parts();
+    const auto nowhere = static_cast<typename R::Value*>(nullptr);
+    if (parts.lanes == block_threads)
+        reduce_together<block_threads>(queue, name, parts, joined, nowhere);
+    else
+        reduce_together<warp>(queue, name, parts, joined, nowhere);
 }
 
 }  // namespace lockstep::cuda

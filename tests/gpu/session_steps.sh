@@ -27,7 +27,7 @@ all_steps() { # STAGE NAME SECONDS COMMAND...
 
   step faults processes 180 tests_cuda_training_gpu "[.processes]"
   step faults "lost context" 60 tests_cuda_backend_gpu "[.lost]"
-  step faults "limit of memory, bad steps" 60 tests_cuda_training_gpu "a limit of*,a bad step*"
+  step faults "limit of memory, bad steps" 60 tests_cuda_training_gpu "a step beyond*,a bad step*"
 
   step ranks tests 300 tests_cuda_ranks_gpu "~[#test_ranks_nccl]"
   step ranks "mnist, bits of two ranks on one card" 120 same_losses 2 ddp
