@@ -22,9 +22,11 @@ struct ChannelStats {
     using Moments = ChannelMoments<Stored, width, across>;
     using T = typename Moments::T;
     using Value = typename Moments::Value;
+    static constexpr int channels = Moments::channels;
     Moments moments;
     T* stats;
 
+    ChannelStats<Stored, 1, false> single() const { return {moments.single(), stats}; }
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
@@ -32,13 +34,13 @@ struct ChannelStats {
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { moments.join(value, other); }
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
-        const std::int64_t channels = moments.layout.channels * Moments::channels;
-        for (int c = 0; c < Moments::channels; ++c) {
-            const std::int64_t channel = output * Moments::channels + c;
+        const std::int64_t all = moments.layout.channels * channels;
+        for (int c = 0; c < channels; ++c) {
+            const std::int64_t channel = output * channels + c;
             stats[channel] = moments.mean(output, c, value);
-            stats[channels + channel] = value.of[c].m2;
+            stats[all + channel] = value.of[c].m2;
         }
-        if (output == 0) stats[2 * channels] = static_cast<T>(moments.count());
+        if (output == 0) stats[2 * all] = static_cast<T>(moments.count());
     }
 };
 
@@ -48,7 +50,9 @@ struct BackwardSums {
     static constexpr int channels = across ? width : 1;  // of a pack
     static constexpr int at_once = 4;                    // loads in flight of each input
     struct Value {
-        RunningSum<T> dy[channels], dy_xhat[channels];
+        struct {
+            RunningSum<T> dy, dy_xhat;
+        } of[channels];
     };
     ChannelLayout layout;  // counts packs
     double eps;
@@ -56,6 +60,14 @@ struct BackwardSums {
     const T* stats;
     T* sums;
 
+    BackwardSums<Stored, 1, false> single() const {
+        return {{layout.outer, layout.channels * channels, layout.inner * (width / channels)},
+                eps,
+                {x.data, true},
+                {dy.data, true},
+                stats,
+                sums};
+    }
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
@@ -69,8 +81,8 @@ struct BackwardSums {
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
         for (int c = 0; c < channels; ++c) {
-            value.dy[c].add(other.dy[c]);
-            value.dy_xhat[c].add(other.dy_xhat[c]);
+            value.of[c].dy.add(other.of[c].dy);
+            value.of[c].dy_xhat.add(other.of[c].dy_xhat);
         }
     }
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
@@ -78,8 +90,8 @@ struct BackwardSums {
         for (int c = 0; c < channels; ++c) {
             const std::int64_t channel = output * channels + c;
             const T deviation = element::inverse_deviation(stats[all + channel], stats[2 * all], eps);
-            sums[channel] = value.dy[c].value();
-            sums[all + channel] = value.dy_xhat[c].value() * deviation;
+            sums[channel] = value.of[c].dy.value();
+            sums[all + channel] = value.of[c].dy_xhat.value() * deviation;
         }
     }
 
@@ -99,8 +111,8 @@ private:
             for (int j = 0; j < width; ++j) {
                 const int c = across ? j : 0;
                 const T gradient = upcast(gradients[i].of[j]);
-                value.dy[c].add(gradient);
-                value.dy_xhat[c].add(gradient * (upcast(inputs[i].of[j]) - mean.of[c]));
+                value.of[c].dy.add(gradient);
+                value.of[c].dy_xhat.add(gradient * (upcast(inputs[i].of[j]) - mean.of[c]));
             }
         }
     }

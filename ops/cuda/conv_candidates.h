@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/ops/cuda/conv_algorithms.h"
 #include "lockstep/ops/cuda/convolution_descriptors.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/stream_memory.h"
@@ -25,21 +26,31 @@ struct Candidate {
     std::size_t workspace;
 };
 
-/// The candidates that cuDNN reports as supported on `device`, in the order in which they are tried: channels last
-/// first. At least one for f32. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's workspace query.
+/// Multiplications and additions of the direct algorithm.
+inline double operations_of(const Sizes& sizes) {
+    return 2.0 * static_cast<double>(sizes.y.numel()) * static_cast<double>(sizes.w.numel() / sizes.w[0]);
+}
+
+/// The candidates that cuDNN reports as supported on `device`, in the order in which they are tried. At least one for
+/// f32. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's workspace query.
 template <class Algorithm, class Ask>
 std::vector<Candidate<Algorithm>> list_candidates(Device device, const Sizes& sizes, const ConvGeometry& geometry,
-                                                  const std::vector<Algorithm>& algorithms, const char* question,
-                                                  Ask ask) {
+                                                  const AlgorithmRule<Algorithm>& rule, const char* question, Ask ask) {
     DeviceQuery query(device);
     std::vector<Candidate<Algorithm>> ways;
-    for (const bool channels_last : {true, false}) {
+    for (const bool channels_last : rule.channels_last) {
         const auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last);
-        for (const Algorithm algorithm : algorithms) {
+        const auto add = [&](Algorithm algorithm, const auto& is_wanted) {
             std::size_t bytes = 0;
-            if (is_supported(ask(query.libraries().dnn, *convolution, algorithm, &bytes), question))
+            if (is_supported(ask(query.libraries().dnn, *convolution, algorithm, &bytes), question) && is_wanted(bytes))
                 ways.push_back({convolution, algorithm, bytes});
-        }
+        };
+        if (rule.winograd)
+            add(*rule.winograd, [&](std::size_t bytes) {
+                return bytes <= max_workspace &&
+                       operations_of(sizes) >= rule.operations_per_byte * static_cast<double>(bytes);
+            });
+        for (const Algorithm algorithm : rule.algorithms) add(algorithm, [](std::size_t) { return true; });
     }
     if (ways.empty() && sizes.dtype == DType::f32)
         throw DeviceError(fmt::format(

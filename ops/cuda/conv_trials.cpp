@@ -52,32 +52,4 @@ std::size_t benchmarked_algorithm(
     }));
 }
 
-std::vector<cudnnConvolutionFwdAlgo_t> forward_algorithms(const KernelRequest& request) {
-    std::vector algorithms{CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM};
-    if (request.convolution == ConvAlgorithm::benchmark)
-        algorithms.insert(algorithms.end(), {CUDNN_CONVOLUTION_FWD_ALGO_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_FFT,
-                                             CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD,
-                                             CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED});
-    return algorithms;
-}
-
-std::vector<cudnnConvolutionBwdDataAlgo_t> backward_data_algorithms(const KernelRequest& request) {
-    std::vector algorithms{CUDNN_CONVOLUTION_BWD_DATA_ALGO_1};
-    if (request.convolution == ConvAlgorithm::benchmark)
-        algorithms.insert(
-            algorithms.end(),
-            {CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING,
-             CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED});
-    return algorithms;
-}
-
-std::vector<cudnnConvolutionBwdFilterAlgo_t> backward_weights_algorithms(const KernelRequest& request) {
-    std::vector algorithms{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1};
-    if (request.convolution == ConvAlgorithm::benchmark)
-        algorithms.insert(algorithms.end(),
-                          {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING,
-                           CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED});
-    return algorithms;
-}
-
 }  // namespace lockstep::cuda

@@ -9,13 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/cuda/conv_algorithms.h"
 #include "lockstep/ops/cuda/convolution_descriptors.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cuda {
-
-/// Limit on the workspace of candidates in trials: FFTs of large images would take gigabytes.
-constexpr std::size_t max_tried_workspace = std::size_t{1} << 28;
 
 /// The position in `ways` of the choice that AlgorithmChoices::current() has for `question`. If there is no choice yet,
 /// of the fastest one, by trials on the compute stream of `device` after all work enqueued there. The trials time
@@ -32,7 +30,7 @@ void put_chosen_first(std::vector<Candidate>& ways, const KernelRequest& request
                       const ConvGeometry& g, const char* pass, Perform perform) {
     if (request.convolution != ConvAlgorithm::benchmark || ways.size() == 1) return;
     ways.erase(std::remove_if(ways.begin() + 1, ways.end(),
-                              [](const Candidate& way) { return way.workspace > max_tried_workspace; }),
+                              [](const Candidate& way) { return way.workspace > max_workspace; }),
                ways.end());
     const auto bytes_of = [&](const Shape& shape) { return aligned_bytes(shape, sizes.dtype); };
     const std::size_t w_at = bytes_of(sizes.x), y_at = w_at + bytes_of(sizes.w), end = y_at + bytes_of(sizes.y);
@@ -55,11 +53,5 @@ void put_chosen_first(std::vector<Candidate>& ways, const KernelRequest& request
     const auto first = ways.begin(), found = first + static_cast<std::ptrdiff_t>(chosen);
     std::rotate(first, found, found + 1);
 }
-
-/// The requested algorithms, all deterministic: those of the rule, followed by all others with
-/// ConvAlgorithm::benchmark.
-std::vector<cudnnConvolutionFwdAlgo_t> forward_algorithms(const KernelRequest& request);
-std::vector<cudnnConvolutionBwdDataAlgo_t> backward_data_algorithms(const KernelRequest& request);
-std::vector<cudnnConvolutionBwdFilterAlgo_t> backward_weights_algorithms(const KernelRequest& request);
 
 }  // namespace lockstep::cuda

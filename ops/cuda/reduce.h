@@ -35,14 +35,16 @@ struct ReducePlan {
             plan.lanes = count > 2048 ? block_threads : warp_threads;
         }
         const std::int64_t useful = count / (plan.lanes * 16);
-        const std::int64_t wanted = enough_threads / std::max<std::int64_t>(1, outputs * plan.lanes);
+        const std::int64_t threads = plan.columns > 0 ? enough_threads / 2 : enough_threads;  // with wide loads
+        const std::int64_t wanted = threads / std::max<std::int64_t>(1, outputs * plan.lanes);
         plan.parts =
             static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, plan.lanes > 1 ? 512 : 1024));
         return plan;
     }
-    /// The reduction that joins the results of the parts.
-    ReducePlan of_parts() const {
-        return {outputs, parts, parts > 2 * warp_threads ? block_threads : warp_threads, 1, 0};
+    /// The reduction that joins the results of the parts, if each output has `results`.
+    ReducePlan of_parts(int results) const {
+        const std::int64_t all = outputs * results;
+        return {all, parts, parts > 2 * warp_threads && all < 64 ? block_threads : warp_threads, 1, 0};
     }
     std::int64_t jobs() const { return outputs * parts; }
     /// Blocks whose threads share columns.
@@ -71,6 +73,9 @@ LOCKSTEP_HD_INLINE auto begin_lane(const R& r, std::int64_t output) {
 ///   void finish(output, const Value&) const     stores the result
 /// or, in place of `begin` and `add`,
 ///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
+/// If an output is a pack of results, and Value an array with one value for each, R offers as well
+///   static constexpr int channels               number of results
+///   R' single() const                           the same for single results, with the elements of Value as R'::Value
 template <class R>
 LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan, std::int64_t output,
                                               std::int64_t part, int lane) {
@@ -229,6 +234,17 @@ struct JoinParts {
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const { r.finish(output, value); }
 };
 
+/// Enqueues the join of the parts of a reduction.
+template <class R>
+void join_parts(const Queue& queue, const char* name, const ReducePlan& plan, const R& r, const void* partial) {
+    const JoinParts<R> parts{r, plan.outputs, static_cast<const typename R::Value*>(partial)};
+    const auto nowhere = static_cast<typename R::Value*>(nullptr);
+    if (plan.lanes == block_threads)
+        reduce_together<block_threads>(queue, name, plan, parts, nowhere);
+    else
+        reduce_together<ReducePlan::warp_threads>(queue, name, plan, parts, nowhere);
+}
+
 /// Enqueues the reduction. `scratch`: plan.scratch_bytes<R>() bytes.
 template <class R>
 void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const R& r, void* scratch) {
@@ -244,13 +260,10 @@ void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const 
     else
         launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial});
     if (plan.parts == 1) return;
-    const JoinParts<R> joined{r, plan.outputs, partial};
-    const ReducePlan parts = plan.of_parts();
-    const auto nowhere = static_cast<typename R::Value*>(nullptr);
-    if (parts.lanes == block_threads)
-        reduce_together<block_threads>(queue, name, parts, joined, nowhere);
+    if constexpr (requires { r.single(); })
+        join_parts(queue, name, plan.of_parts(R::channels), r.single(), scratch);
     else
-        reduce_together<warp>(queue, name, parts, joined, nowhere);
+        join_parts(queue, name, plan.of_parts(1), r, scratch);
 }
 
 }  // namespace lockstep::cuda
