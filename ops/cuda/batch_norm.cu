@@ -47,8 +47,8 @@ struct ChannelStats {
 template <class Stored, int width, bool across>
 struct BackwardSums {
     using T = UpcastType<Stored>;
-    static constexpr int channels = across ? width : 1;  // of a pack
-    static constexpr int at_once = 4;                    // loads in flight of each input
+    static constexpr int channels = across ? width : 1;      // of a pack
+    static constexpr int at_once = across ? 32 / width : 4;  // loads in flight of each input
     struct Value {
         struct {
             RunningSum<T> dy, dy_xhat;
@@ -105,15 +105,20 @@ private:
             inputs[i] = x.load(pack);
             gradients[i] = dy.load(pack);
         }
+        // Few neighbours are added as they are, and only their sums to the running sums: fewer instructions.
         LOCKSTEP_UNROLL
-        for (int i = 0; i < count; ++i) {
+        for (int c = 0; c < channels; ++c) {
+            constexpr int elements = count * width / channels;  // of each channel
+            T of_dy[elements], of_dy_xhat[elements];
             LOCKSTEP_UNROLL
-            for (int j = 0; j < width; ++j) {
-                const int c = across ? j : 0;
+            for (int e = 0; e < elements; ++e) {
+                const int i = across ? e : e / width, j = across ? c : e % width;
                 const T gradient = upcast(gradients[i].of[j]);
-                value.of[c].dy.add(gradient);
-                value.of[c].dy_xhat.add(gradient * (upcast(inputs[i].of[j]) - mean.of[c]));
+                of_dy[e] = gradient;
+                of_dy_xhat[e] = gradient * (upcast(inputs[i].of[j]) - mean.of[c]);
             }
+            value.of[c].dy.add(sum_in_pairs(of_dy));
+            value.of[c].dy_xhat.add(sum_in_pairs(of_dy_xhat));
         }
     }
 };

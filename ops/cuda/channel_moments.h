@@ -28,7 +28,7 @@ struct ChannelMoments {
     /// subtracted before squaring, and one division joins them to the others.
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
-        constexpr int group = across ? 4 : 16 / width;
+        constexpr int group = (across ? 32 : 16) / width;
         if (first >= end) return;
         ChannelWalk walk(layout, output, first, step);
         const Pack<T, channels> start = origin(output);

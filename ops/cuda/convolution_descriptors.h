@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/ops/cuda/copy.h"
+#include "lockstep/ops/cuda/filter.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/libraries.h"
 #include "lockstep/ops/internal/nn_operations.h"
@@ -89,13 +89,11 @@ public:
     /// Weights in cuDNN's order: enqueues the conversion into scratch if needed.
     const void* weights(const Queue& queue, const void* rows, void* scratch) const {
         if (!converts_weights()) return rows;
-        copy_strided(queue, "filter_to_channels_last", sizes_.dtype, sizes_.w, scratch, channels_last_strides(sizes_.w),
-                     rows, sizes_.w.contiguous_strides());
+        convert_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), true, scratch, rows);
         return scratch;
     }
     void store_weights(const Queue& queue, void* rows, const void* converted) const {
-        copy_strided(queue, "filter_to_rows", sizes_.dtype, sizes_.w, rows, sizes_.w.contiguous_strides(), converted,
-                     channels_last_strides(sizes_.w));
+        convert_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), false, rows, converted);
     }
 
     void want(KernelRequest& request, std::size_t input) const {

@@ -184,6 +184,7 @@ void add_each_unary(KernelTable& table, const std::tuple<Functions...>*) {
 }
 
 KernelPtr make_accumulate(const Accumulate& op, KernelRequest& request) {
+    set_layout_like(request.out[0], request.in[0]);
     return make_pairwise<functor::Add>(op.name, request);
 }
 

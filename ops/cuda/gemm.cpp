@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t workspace_limit = std::size_t{32} << 20;
 constexpr std::int64_t widest_alignment = 16;  // bytes; suits vector loads
 
-bool by_rows(const Matrix& m) {
+bool is_by_rows(const Matrix& m) {
     return (m.columns == 1 || m.column_stride == 1) && (m.rows == 1 || m.row_stride >= m.columns);
 }
 
@@ -34,7 +34,7 @@ std::int64_t row_alignment(DType dtype, std::int64_t leading) {
     return std::gcd(leading * static_cast<std::int64_t>(size_of(dtype)), widest_alignment);
 }
 
-bool is_aligned(const void* address, std::uint32_t alignment) {
+bool is_multiple_of(const void* address, std::uint32_t alignment) {
     return reinterpret_cast<std::uintptr_t>(address) % alignment == 0;
 }
 
@@ -42,11 +42,11 @@ bool is_aligned(const void* address, std::uint32_t alignment) {
 
 Matrix transposed(const Matrix& m) { return {m.columns, m.rows, m.column_stride, m.row_stride, m.batch_stride}; }
 
-bool is_usable(const Matrix& m) { return by_rows(m) || by_rows(transposed(m)); }
+bool is_usable(const Matrix& m) { return is_by_rows(m) || is_by_rows(transposed(m)); }
 
 // cuBLASLt is column-major: a row-major matrix is its transpose there. The product is therefore d^T = b^T a^T.
 Gemm::Side Gemm::stored(const Matrix& m) {
-    if (by_rows(m)) return {CUBLAS_OP_N, m.columns, m.rows, m.rows == 1 ? m.columns : m.row_stride, m.batch_stride};
+    if (is_by_rows(m)) return {CUBLAS_OP_N, m.columns, m.rows, m.rows == 1 ? m.columns : m.row_stride, m.batch_stride};
     return {CUBLAS_OP_T, m.rows, m.columns, m.columns == 1 ? m.rows : m.column_stride, m.batch_stride};
 }
 
@@ -130,7 +130,7 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
     }
     Libraries& libraries = libraries_of(device);
     const std::scoped_lock lock(mutex_);
-    if (bias != nullptr && !is_aligned(bias, widest_alignment)) {  // eager, from the middle of a tensor
+    if (bias != nullptr && !is_multiple_of(bias, widest_alignment)) {  // eager, from the middle of a tensor
         void* copy = static_cast<char*>(scratch) + workspace_;
         check(cudaMemcpyAsync(copy, bias, bias_bytes_, cudaMemcpyDeviceToDevice, queue.stream), "cudaMemcpyAsync");
         bias = copy;
@@ -141,7 +141,7 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
     const double one = 1, zero = 0;
     const float one_f32 = 1, zero_f32 = 0;
     const bool wide = dtype_ == DType::f64;
-    const bool aligned = is_aligned(a, alignment_) && is_aligned(b, alignment_) && is_aligned(d, alignment_);
+    const bool aligned = is_multiple_of(a, alignment_) && is_multiple_of(b, alignment_) && is_multiple_of(d, alignment_);
     check(
         cublasLtMatmul(libraries.blas, operation_.get(), wide ? static_cast<const void*>(&one) : &one_f32, b,
                        left_.get(), a, right_.get(), wide ? static_cast<const void*>(&zero) : &zero_f32, d,

@@ -73,7 +73,7 @@ LOCKSTEP_HD_INLINE auto begin_lane(const R& r, std::int64_t output) {
 ///   void finish(output, const Value&) const     stores the result
 /// or, in place of `begin` and `add`,
 ///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
-/// If an output is a pack of results, and Value an array with one value for each, R offers as well
+/// If an output is a pack of adjacent results, and Value an array with one value for each, R offers as well
 ///   static constexpr int channels               number of results
 ///   R' single() const                           the same for single results, with the elements of Value as R'::Value
 template <class R>
@@ -245,6 +245,15 @@ void join_parts(const Queue& queue, const char* name, const ReducePlan& plan, co
         reduce_together<ReducePlan::warp_threads>(queue, name, plan, parts, nowhere);
 }
 
+/// Results of an output.
+template <class R>
+constexpr int results_of() {
+    if constexpr (requires { R::channels; })
+        return R::channels;
+    else
+        return 1;
+}
+
 /// Enqueues the reduction. `scratch`: plan.scratch_bytes<R>() bytes.
 template <class R>
 void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const R& r, void* scratch) {
@@ -253,15 +262,17 @@ void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const 
     auto* partial = static_cast<typename R::Value*>(scratch);
     if (plan.columns > 0)
         reduce_by_columns(queue, name, plan, r, partial);
-    else if (plan.lanes == block_threads)
-        reduce_together<block_threads>(queue, name, plan, r, partial);
-    else if (plan.lanes == warp)
-        reduce_together<warp>(queue, name, plan, r, partial);
-    else
+    else if (plan.lanes == 1)
         launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial});
+    else if constexpr (results_of<R>() == 1) {  // packs of results are adjacent: their plans have columns
+        if (plan.lanes == block_threads)
+            reduce_together<block_threads>(queue, name, plan, r, partial);
+        else
+            reduce_together<warp>(queue, name, plan, r, partial);
+    }
     if (plan.parts == 1) return;
     if constexpr (requires { r.single(); })
-        join_parts(queue, name, plan.of_parts(R::channels), r.single(), scratch);
+        join_parts(queue, name, plan.of_parts(results_of<R>()), r.single(), scratch);
     else
         join_parts(queue, name, plan.of_parts(1), r, scratch);
 }

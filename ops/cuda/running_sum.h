@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/runtime/host_device.h"
 
 namespace lockstep::cuda {
@@ -43,6 +44,18 @@ struct alignas(8) RunningSum<float> {
     /// The errors of sums that are not finite are not numbers.
     LOCKSTEP_HD_INLINE float value() const { return total - total == 0 ? total + lost : total; }
 };
+
+/// Sum of few numbers in registers, in pairs: fewer instructions than with the errors of all additions, which are no
+/// more than log2(n) roundings here. Overwrites them.
+template <class T, int n>
+LOCKSTEP_HD_INLINE T sum_in_pairs(T (&values)[n]) {
+    LOCKSTEP_UNROLL
+    for (int step = 1; step < n; step *= 2) {
+        LOCKSTEP_UNROLL
+        for (int i = 0; i + step < n; i += 2 * step) values[i] += values[i + step];
+    }
+    return values[0];
+}
 
 /// Type in which elements of type T (after `upcast`) are added.
 template <class T>
