@@ -46,7 +46,7 @@ std::vector<Candidate<Algorithm>> list_candidates(Device device, const Sizes& si
             if (is_supported(ask(query.libraries().dnn, *convolution, algorithm, &bytes), question) && is_wanted(bytes))
                 ways.push_back({convolution, algorithm, bytes});
         };
-        if (rule.winograd && sizes.w[2] == 3 && sizes.w[3] == 3)
+        if (rule.winograd && !channels_last && sizes.w[2] == 3 && sizes.w[3] == 3)
             add(*rule.winograd, [&](std::size_t bytes) {
                 return bytes <= max_workspace &&
                        operations_of(sizes) >= rule.operations_per_byte * static_cast<double>(bytes);
