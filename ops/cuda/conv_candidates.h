@@ -25,16 +25,18 @@ struct Candidate {
     std::size_t workspace;
 };
 
-/// The candidates that cuDNN reports as supported on `device`, in the order in which they are tried: channels last
-/// first. At least one for f32. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's workspace query.
+/// The candidates that cuDNN reports as supported on the request's device, in the order in which they are tried:
+/// channels last first. At least one for f32. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's workspace query.
 template <class Algorithm, class Ask>
-std::vector<Candidate<Algorithm>> list_candidates(Device device, const Sizes& sizes, const ConvGeometry& geometry,
+std::vector<Candidate<Algorithm>> list_candidates(const KernelRequest& request, const Sizes& sizes,
+                                                  const ConvGeometry& geometry,
                                                   const std::vector<Algorithm>& algorithms, const char* question,
                                                   Ask ask) {
-    DeviceQuery query(device);
+    const bool tf32 = uses_tf32(request);
+    DeviceQuery query(request.device);
     std::vector<Candidate<Algorithm>> ways;
     for (const bool channels_last : {true, false}) {
-        const auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last);
+        const auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last, tf32);
         for (const Algorithm algorithm : algorithms) {
             std::size_t bytes = 0;
             if (is_supported(ask(query.libraries().dnn, *convolution, algorithm, &bytes), question))
