@@ -46,7 +46,7 @@ Expected in_double(const ls::reference::ConvShape& s, const Data& data) {
 }
 
 Found on_device(const ls::reference::ConvShape& s, const Data& data, ls::ConvAlgorithm algorithm) {
-    const ls::ComputeScope scope(1, true, algorithm);
+    const ls::ComputeScope scope({.threads = 1, .deterministic = true, .convolution = algorithm});
     const ls::Device device = ls::Device::cpu(0);
     ls::Tensor x = data.x.to(device).detach(), w = data.w.to(device).detach();
     x.requires_grad_();

@@ -1,9 +1,10 @@
 // The functions of a model, with gradients. Names, arguments and defaults are those of torch and torch.nn.functional;
 // docs/support.md lists the limits. Inputs are f32, f64, f16 or bf16, all of one dtype (torch promotes, and so does
 // Autocast, runtime/autocast.h) and on one device. Results are fresh tensors on that device. f16 and bf16 are computed
-// in f32 and rounded, or with at least that accuracy. f32 is computed in f32 on every kind of device: never in TF32,
-// which PyTorch's convolutions use on GPUs by default. Each function enqueues its work and returns. Invalid shapes,
-// dtypes and attributes throw InvalidArgument with the name of the called function.
+// in f32 and rounded, or with at least that accuracy. f32 is computed in f32 on every kind of device: TF32, which
+// PyTorch's convolutions use on GPUs by default, must be permitted (allow_tf32 in EngineOptions and ComputeSettings).
+// Each function enqueues its work and returns. Invalid shapes, dtypes and attributes throw InvalidArgument with the
+// name of the called function.
 #pragma once
 
 #include <cstdint>

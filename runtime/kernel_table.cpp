@@ -138,7 +138,12 @@ struct KernelTable::Impl {
         };
         widened = true;
         return upcast_kernel(
-            operation, request, [&](KernelRequest& wide) { return made_by(factory, operation, wide); }, convert);
+            operation, request,
+            [&](KernelRequest& wide) {
+                wide.allow_tf32 = false;  // permitted for f32 operations only
+                return made_by(factory, operation, wide);
+            },
+            convert);
     }
 
     /// The kernel for `key`, created or cached; null while a thread is creating it.
@@ -248,7 +253,8 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     key.add(reinterpret_cast<std::uintptr_t>(&typeid(operation)));
     operation.describe(key);
     const std::uint64_t hardware = backend_of(request.device).hardware(request.device.index());
-    key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.convolution);
+    key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards);
+    key.add(request.convolution).add(request.allow_tf32);
     if (request.convolution == ConvAlgorithm::benchmark) key.add(AlgorithmChoices::current().version());
     key.add(request.in.size());
     for (const TensorMeta& meta : request.in) key.add(meta);

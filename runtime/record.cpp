@@ -120,9 +120,7 @@ std::string_view api_name(const Operation& operation) {
 // ---- scope ------------------------------------------------------------------------------------------------------
 
 namespace {
-thread_local int scope_threads = 0;
-thread_local bool scope_deterministic = false;
-thread_local std::optional<ConvAlgorithm> scope_convolution;
+constinit thread_local ComputeSettings scope_settings;
 }  // namespace
 
 ConvAlgorithm default_conv_algorithm() {
@@ -132,26 +130,23 @@ ConvAlgorithm default_conv_algorithm() {
     return algorithm;
 }
 
-ComputeScope::ComputeScope(int threads, bool deterministic, ConvAlgorithm convolution)
-    : previous_threads_(std::exchange(scope_threads, threads)),
-      previous_deterministic_(std::exchange(scope_deterministic, deterministic)),
-      previous_convolution_(std::exchange(scope_convolution, convolution)) {}
+ComputeScope::ComputeScope(const ComputeSettings& settings) : previous_(std::exchange(scope_settings, settings)) {}
 
-ComputeScope::~ComputeScope() {
-    scope_threads = previous_threads_;
-    scope_deterministic = previous_deterministic_;
-    scope_convolution = previous_convolution_;
-}
+ComputeScope::~ComputeScope() { scope_settings = previous_; }
 
 int ComputeScope::threads_for(Device device) {
     if (device.is_host() && forked::lost_host_threads()) return 1;
-    if (scope_threads > 0) return scope_threads;
+    if (scope_settings.threads > 0) return scope_settings.threads;
     return device.kind() == DeviceKind::cuda ? 1 : threads_of_cpu_device(device.index());
 }
 
-bool ComputeScope::deterministic() { return scope_deterministic; }
+bool ComputeScope::deterministic() { return scope_settings.deterministic; }
 
-ConvAlgorithm ComputeScope::convolution() { return scope_convolution ? *scope_convolution : default_conv_algorithm(); }
+ConvAlgorithm ComputeScope::convolution() {
+    return scope_settings.convolution ? *scope_settings.convolution : default_conv_algorithm();
+}
+
+bool ComputeScope::allow_tf32() { return scope_settings.allow_tf32; }
 
 // ---- devices ----------------------------------------------------------------------------------------------------
 
@@ -319,11 +314,15 @@ void apply_to(std::shared_ptr<const Operation> operation, TensorList inputs, Lis
     KernelRequest request;
     request.device = device;
     const TraceSettings settings = trace ? trace->settings()
-                                         : TraceSettings{device, ComputeScope::threads_for(device),
-                                                         ComputeScope::deterministic(), 1, ComputeScope::convolution()};
+                                         : TraceSettings{.prototype = device,
+                                                         .threads = ComputeScope::threads_for(device),
+                                                         .deterministic = ComputeScope::deterministic(),
+                                                         .convolution = ComputeScope::convolution(),
+                                                         .allow_tf32 = ComputeScope::allow_tf32()};
     request.threads = settings.threads;
     request.deterministic = settings.deterministic;
     request.convolution = settings.convolution;
+    request.allow_tf32 = settings.allow_tf32;
     request.shards = operation->scope() == OperationScope::all_shards ? settings.shards : 1;
     request.in.reserve(inputs.size());
     request.out.reserve(outputs.size());

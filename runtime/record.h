@@ -98,6 +98,7 @@ struct KernelRequest {
     int shards = 1;  ///< upper bound of KernelArgs::shards
     recycled::Vector<TensorMeta> in, out;
     ConvAlgorithm convolution = ConvAlgorithm::automatic;
+    bool allow_tf32 = false;  ///< on GPUs: f32 convolutions and matrix products may be computed in TF32
 
     /// Whether an operand is f16 or bf16.
     bool has_half_types() const;
@@ -218,11 +219,19 @@ Tensor apply_one(Op op, TensorList inputs, const Output& output) {
     return apply_one(std::shared_ptr<const Operation>(make_operation(std::move(op))), inputs, output);
 }
 
-/// Scope that sets the number of threads for eager work on CPU devices, deterministic algorithms and the convolution
-/// algorithm.
+/// Settings of eager work.
+struct ComputeSettings {
+    int threads = 0;  ///< threads of a CPU device; 0: one per core of the device
+    bool deterministic = false;
+    std::optional<ConvAlgorithm> convolution = {};  ///< default: from LOCKSTEP_CONV
+    bool allow_tf32 = false;                        ///< as EngineOptions::allow_tf32
+};
+
+/// Scope that applies settings to the eager work of this thread, such as
+/// `const ComputeScope scope({.allow_tf32 = true})`. Replaces all settings of the enclosing scope.
 class ComputeScope {
 public:
-    ComputeScope(int threads, bool deterministic, ConvAlgorithm convolution = default_conv_algorithm());
+    explicit ComputeScope(const ComputeSettings& settings);
     ~ComputeScope();
     ComputeScope(const ComputeScope&) = delete;
     ComputeScope& operator=(const ComputeScope&) = delete;
@@ -230,11 +239,10 @@ public:
     static int threads_for(Device device);
     static bool deterministic();
     static ConvAlgorithm convolution();
+    static bool allow_tf32();
 
 private:
-    int previous_threads_;
-    bool previous_deterministic_;
-    std::optional<ConvAlgorithm> previous_convolution_;
+    ComputeSettings previous_;
 };
 
 }  // namespace lockstep

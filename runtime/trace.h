@@ -18,6 +18,7 @@ struct TraceSettings {
     bool deterministic = false;
     int shards = 1;
     ConvAlgorithm convolution = default_conv_algorithm();
+    bool allow_tf32 = false;
     std::optional<DType> autocast = {};  ///< for forward and loss, unless the caller is in an Autocast scope
 };
 

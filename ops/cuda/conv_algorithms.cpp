@@ -1,5 +1,7 @@
 #include "lockstep/ops/cuda/conv_algorithms.h"
 
+#include "lockstep/ops/cuda/kernel.h"
+
 namespace lockstep::cuda {
 
 namespace {
@@ -9,7 +11,7 @@ namespace {
 template <class Algorithm>
 AlgorithmRule<Algorithm> make_rule(const KernelRequest& request, std::vector<Algorithm> direct, Algorithm winograd,
                                    double operations_per_byte, const std::vector<Algorithm>& others) {
-    const bool strict = request.out[0].dtype == DType::f32;
+    const bool strict = request.out[0].dtype == DType::f32 && !uses_tf32(request);
     AlgorithmRule<Algorithm> rule{{!strict, strict}, {}, operations_per_byte, std::move(direct)};
     if (strict && request.convolution == ConvAlgorithm::automatic) rule.winograd = winograd;
     if (request.convolution == ConvAlgorithm::benchmark) {

@@ -32,15 +32,17 @@ inline double operations_of(const Sizes& sizes) {
     return 2.0 * static_cast<double>(sizes.y.numel()) * static_cast<double>(sizes.w.numel() / sizes.w[0]);
 }
 
-/// The candidates that cuDNN reports as supported on `device`, in the order in which they are tried. At least one for
-/// f32. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's workspace query.
+/// The candidates that cuDNN reports as supported on the request's device, in the order in which they are tried. At
+/// least one for f32. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's workspace query.
 template <class Algorithm, class Ask>
-std::vector<Candidate<Algorithm>> list_candidates(Device device, const Sizes& sizes, const ConvGeometry& geometry,
-                                                  const AlgorithmRule<Algorithm>& rule, const char* question, Ask ask) {
-    DeviceQuery query(device);
+std::vector<Candidate<Algorithm>> list_candidates(const KernelRequest& request, const Sizes& sizes,
+                                                  const ConvGeometry& geometry, const AlgorithmRule<Algorithm>& rule,
+                                                  const char* question, Ask ask) {
+    const bool tf32 = uses_tf32(request);
+    DeviceQuery query(request.device);
     std::vector<Candidate<Algorithm>> ways;
     for (const bool channels_last : rule.channels_last) {
-        const auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last);
+        const auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last, tf32);
         const auto add = [&](Algorithm algorithm, const auto& is_wanted) {
             std::size_t bytes = 0;
             if (is_supported(ask(query.libraries().dnn, *convolution, algorithm, &bytes), question) && is_wanted(bytes))

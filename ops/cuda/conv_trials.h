@@ -11,6 +11,7 @@
 
 #include "lockstep/ops/cuda/conv_algorithms.h"
 #include "lockstep/ops/cuda/convolution_descriptors.h"
+#include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cuda {
@@ -42,10 +43,10 @@ void put_chosen_first(std::vector<Candidate>& ways, const KernelRequest& request
                                     static_cast<int>(way.algorithm)));
     }
     const DeviceInfo device = device_info(request.device);
-    const std::string question =
-        fmt::format("conv2d {} {} {} with {}, stride ({}, {}), padding ({}, {}), on cuda {}.{} with {} multiprocessors",
-                    pass, name_of(sizes.dtype), sizes.x.str(), sizes.w.str(), g.stride_h, g.stride_w, g.pad_h, g.pad_w,
-                    device.compute_capability / 10, device.compute_capability % 10, device.units);
+    const std::string question = fmt::format(
+        "conv2d {} {}{} {} with {}, stride ({}, {}), padding ({}, {}), on cuda {}.{} with {} multiprocessors", pass,
+        name_of(sizes.dtype), uses_tf32(request) ? " in TF32" : "", sizes.x.str(), sizes.w.str(), g.stride_h,
+        g.stride_w, g.pad_h, g.pad_w, device.compute_capability / 10, device.compute_capability % 10, device.units);
     const std::size_t chosen = benchmarked_algorithm(
         request.device, question, names, end + workspace, [&](cudnnHandle_t handle, std::size_t i, char* memory) {
             check(perform(handle, ways[i], memory, memory + w_at, memory + y_at, memory + end), pass);

@@ -59,7 +59,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     const Sizes sizes{request.in[0].shape, request.in[1].shape, request.out[0].shape, request.out[0].dtype};
     if (is_empty(sizes)) return make_empty(request);
     auto ways = list_candidates(
-        request.device, sizes, op.geometry, forward_rule(request), "cudnnGetConvolutionForwardWorkspaceSize",
+        request, sizes, op.geometry, forward_rule(request), "cudnnGetConvolutionForwardWorkspaceSize",
         [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
             return cudnnGetConvolutionForwardWorkspaceSize(handle, c.x(), c.w(), c.get(), c.y(), algorithm, bytes);
         });
@@ -102,7 +102,7 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
     const Sizes sizes{request.out[0].shape, request.in[1].shape, request.in[0].shape, request.out[0].dtype};
     if (is_empty(sizes)) return make_empty(request);
     auto ways = list_candidates(
-        request.device, sizes, op.geometry, backward_data_rule(request), "cudnnGetConvolutionBackwardDataWorkspaceSize",
+        request, sizes, op.geometry, backward_data_rule(request), "cudnnGetConvolutionBackwardDataWorkspaceSize",
         [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
             return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, c.w(), c.y(), c.get(), c.x(), algorithm, bytes);
         });
@@ -134,7 +134,7 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
     if (!is_for_cudnn(op, request)) return nullptr;
     const Sizes sizes{request.in[0].shape, request.out[0].shape, request.in[1].shape, request.out[0].dtype};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = list_candidates(request.device, sizes, op.geometry, backward_weights_rule(request),
+    auto ways = list_candidates(request, sizes, op.geometry, backward_weights_rule(request),
                                 "cudnnGetConvolutionBackwardFilterWorkspaceSize",
                                 [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
                                     return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, c.x(), c.y(), c.get(),

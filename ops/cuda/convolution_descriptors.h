@@ -48,7 +48,8 @@ inline cudnnDataType_t cudnn_type(DType dtype) {
 /// The descriptors of a convolution in one of the two layouts.
 class Convolution {
 public:
-    Convolution(const Sizes& sizes, const ConvGeometry& g, bool channels_last)
+    /// `tf32`: allows TF32; for f32 only.
+    Convolution(const Sizes& sizes, const ConvGeometry& g, bool channels_last, bool tf32)
         : sizes_(sizes),
           channels_last_(channels_last),
           x_("cudnnCreateTensorDescriptor"),
@@ -70,9 +71,10 @@ public:
         check(cudnnSetConvolution2dDescriptor(convolution_.get(), g.pad_h, g.pad_w, g.stride_h, g.stride_w, 1, 1,
                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
               "cudnnSetConvolution2dDescriptor");
-        // f32 arithmetic: by default cuDNN may round the inputs to TF32, 10 bits of mantissa. Products of 16-bit floats
-        // are exact in f32, in which they are added up.
-        const cudnnMathType_t math = sizes.dtype == DType::f32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
+        // With cuDNN's default, f32 inputs may be rounded to TF32, 10 bits of mantissa. Products of 16-bit floats are
+        // exact in f32, in which they are added up.
+        const cudnnMathType_t f32_math = tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+        const cudnnMathType_t math = sizes.dtype == DType::f32 ? f32_math : CUDNN_TENSOR_OP_MATH;
         check(cudnnSetConvolutionMathType(convolution_.get(), math), "cudnnSetConvolutionMathType");
     }
 

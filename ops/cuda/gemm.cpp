@@ -26,7 +26,10 @@ cudaDataType_t data_type(DType dtype) {
 }
 /// Type of the sums of products, and of the scaling factors.
 cudaDataType_t sum_type(DType dtype) { return dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F; }
-cublasComputeType_t compute_type(DType dtype) { return dtype == DType::f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F; }
+cublasComputeType_t compute_type(DType dtype, bool tf32) {
+    if (dtype == DType::f64) return CUBLAS_COMPUTE_64F;
+    return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
 
 /// Alignment of every shard's rows for any division of the batch: it depends only on the shape, and so does the
 /// algorithm.
@@ -67,7 +70,8 @@ Gemm::Layout Gemm::layout(const Side& side, std::int64_t batch) const {
     return made;
 }
 
-Gemm::Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias)
+Gemm::Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias,
+           bool tf32)
     : dtype_(dtype),
       empty_(batch * d.rows * d.columns == 0),
       zero_(a.columns == 0),
@@ -75,7 +79,7 @@ Gemm::Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const M
       alignment_(static_cast<std::uint32_t>(
           std::min({row_alignment(dtype, stored(a).leading), row_alignment(dtype, stored(b).leading),
                     row_alignment(dtype, stored(d).leading)}))),
-      operation_("cublasLtMatmulDescCreate", compute_type(dtype), sum_type(dtype)),
+      operation_("cublasLtMatmulDescCreate", compute_type(dtype, tf32), sum_type(dtype)),
       left_(layout(stored(b), batch)),
       right_(layout(stored(a), batch)),
       result_(layout(stored(d), batch)),

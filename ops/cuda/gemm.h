@@ -17,12 +17,13 @@ Matrix transposed(const Matrix& m);
 /// Whether one of the strides is 1, so that cuBLASLt can read it without a copy.
 bool is_usable(const Matrix& m);
 
-/// d = a b (+ bias added to every row of d), all of one floating dtype. f32 is computed in f32: TF32 would lose half of
-/// its digits. Products of f16 and bf16 are added up in f32.
+/// d = a b (+ bias added to every row of d), all of one floating dtype. f32 is computed in f32, or with `tf32` from
+/// operands that are rounded to TF32, which loses half of their digits. Products of f16 and bf16 are added up in f32.
 class Gemm {
 public:
-    /// For `device` and all others with the same hardware.
-    Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias);
+    /// For `device` and all others with the same hardware. `tf32`: allows TF32; for f32 only.
+    Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias,
+         bool tf32);
 
     std::size_t scratch_bytes() const { return workspace_ + bias_bytes_; }
     void run(const Queue& queue, Device device, const void* a, const void* b, void* d, const void* bias,

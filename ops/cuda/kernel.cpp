@@ -47,6 +47,12 @@ void refuse_dtype(std::string_view operation, DType dtype) {
                                       operation, name_of(dtype)));
 }
 
+bool uses_tf32(const KernelRequest& request) {
+    constexpr int first_with_tf32 = 80;  // compute capability
+    return request.allow_tf32 && request.out[0].dtype == DType::f32 &&
+           device_info(request.device).compute_capability >= first_with_tf32;
+}
+
 bool has_one_dtype(const KernelRequest& request) {
     const DType dtype = request.out[0].dtype;
     const auto alike = [&](const TensorMeta& meta) { return meta.shape.empty() || meta.dtype == dtype; };

@@ -85,6 +85,8 @@ auto visit_any_float(std::string_view operation, DType dtype, Visit visit) {
     return visit_float(operation, dtype, visit);
 }
 
+/// Whether a convolution or a matrix product is f32, may be computed in TF32, and the device has TF32.
+bool uses_tf32(const KernelRequest& request);
 /// Whether all operands that are present have the dtype of the first output.
 bool has_one_dtype(const KernelRequest& request);
 /// `make` if all operands have one dtype; otherwise null, for KernelTable::add_half_types.

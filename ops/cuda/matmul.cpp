@@ -28,7 +28,8 @@ std::shared_ptr<const Gemm> product(std::string_view name, const KernelRequest& 
                                     const Matrix& b, std::int64_t batch, bool bias) {
     const DType dtype = request.out[0].dtype;
     if (!is_floating(dtype)) refuse_dtype(name, dtype);
-    return std::make_shared<const Gemm>(request.device, dtype, a, b, matrix_of(request.out[0]), batch, bias);
+    return std::make_shared<const Gemm>(request.device, dtype, a, b, matrix_of(request.out[0]), batch, bias,
+                                        uses_tf32(request));
 }
 
 KernelPtr make_matmul(const MatMul& op, KernelRequest& request) {

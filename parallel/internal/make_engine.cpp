@@ -62,17 +62,18 @@ const char* convolutions(ConvAlgorithm algorithm) {
 std::string described(const EngineOptions& options, const Topology& topology) {
     const TraceSettings& arithmetic = topology.arithmetic;
     const bool threads_given = options.threads_per_shard > 0 || arithmetic.deterministic;
-    return fmt::format(
-        "{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}{}", topology.shards, options.first_bucket_bytes,
-        options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
-        arithmetic.deterministic ? "deterministic" : "not deterministic", convolutions(arithmetic.convolution),
-        options.autocast ? fmt::format(", autocast to {}", name_of(*options.autocast)) : "",
-        options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite are applied",
-        options.broadcast_buffers ? ", buffers are broadcast" : "",
-        options.find_unused_parameters ? ", unused parameters are detected" : "",
-        options.static_graph ? ", the graph is static" : "",
-        options.init_sync ? "" : ", values are not broadcast from rank 0",
-        threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
+    return fmt::format("{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}{}{}", topology.shards,
+                       options.first_bucket_bytes, options.bucket_bytes,
+                       options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
+                       arithmetic.deterministic ? "deterministic" : "not deterministic",
+                       convolutions(arithmetic.convolution), arithmetic.allow_tf32 ? ", TF32 is allowed" : "",
+                       options.autocast ? fmt::format(", autocast to {}", name_of(*options.autocast)) : "",
+                       options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite are applied",
+                       options.broadcast_buffers ? ", buffers are broadcast" : "",
+                       options.find_unused_parameters ? ", unused parameters are detected" : "",
+                       options.static_graph ? ", the graph is static" : "",
+                       options.init_sync ? "" : ", values are not broadcast from rank 0",
+                       threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
 }
 
 Topology make_topology(Devices devices, const EngineOptions& options, Communicator* job) {
@@ -90,6 +91,7 @@ Topology make_topology(Devices devices, const EngineOptions& options, Communicat
                            .deterministic = options.deterministic || fixed_shards,
                            .shards = topology.shards,
                            .convolution = options.convolution.value_or(default_conv_algorithm()),
+                           .allow_tf32 = options.allow_tf32,
                            .autocast = options.autocast};
     if (job) {
         agree_on_options(*job, described(options, topology));

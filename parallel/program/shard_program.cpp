@@ -60,6 +60,7 @@ std::optional<Record> make_record(std::shared_ptr<const Operation> operation, st
     request.threads = settings.threads;
     request.deterministic = settings.deterministic;
     request.convolution = settings.convolution;
+    request.allow_tf32 = settings.allow_tf32;
     request.shards = operation->scope() == OperationScope::all_shards ? settings.shards : 1;
     for (const Operand& operand : in) request.in.push_back(operand.meta);
     for (const Operand& operand : out) request.out.push_back(operand.meta);

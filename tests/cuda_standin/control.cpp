@@ -163,6 +163,7 @@ void reset_counters() {
     shared.counted.host_waits.clear();
     for (auto& each : shared.counted.devices) {
         each.launches.clear();
+        each.arithmetic.clear();
         each.memsets = each.host_functions = 0;
         each.bytes_peak = each.bytes_in_use;
     }

@@ -59,6 +59,26 @@ Scalar scalar_of(std::int32_t type) {
     }
 }
 
+const char* name_of_compute(std::int32_t type) {
+    switch (type) {
+        case CUBLAS_COMPUTE_32F: return "CUBLAS_COMPUTE_32F";
+        case CUBLAS_COMPUTE_32F_FAST_TF32: return "CUBLAS_COMPUTE_32F_FAST_TF32";
+        case CUBLAS_COMPUTE_64F: return "CUBLAS_COMPUTE_64F";
+        default: refuse(cudaErrorNotSupported, Kind::unsupported, "compute type " + std::to_string(type));
+    }
+}
+
+/// Refuses combinations that are missing in the documentation's table for cublasLtMatmul.
+void check_compute(std::int32_t compute, Scalar element) {
+    const char* name = name_of_compute(compute);
+    const bool supported = compute == CUBLAS_COMPUTE_64F             ? element == Scalar::f64
+                           : compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? element == Scalar::f32
+                                                                     : element != Scalar::f64;
+    if (!supported)
+        refuse(cudaErrorNotSupported, Kind::unsupported,
+               std::string("matrices of ") + name_of(element) + " with " + name);
+}
+
 template <class T>
 void assign(T& target, const void* value, std::size_t bytes) {
     if (value == nullptr || bytes != sizeof(T))
@@ -103,6 +123,7 @@ Product product_of(Call& call, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t
                     how,
                     {},
                     scalar_of(how.scale)};
+    check_compute(how.compute, product.d.type);
     const auto& dims_a = product.a.dims;
     const auto& dims_b = product.b.dims;
     const std::vector<std::int64_t> expected{dims_a[0], dims_a[1], dims_b[2]};
@@ -386,6 +407,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                     on_device ? load_scalar(product.scale, on.beta, 0) : keep);
             },
             accesses);
+        call.count_arithmetic(name_of(product.d.type), name_of_compute(product.how.compute));
     });
 }
 

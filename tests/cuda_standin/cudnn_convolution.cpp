@@ -72,6 +72,15 @@ Shape shape_of(Call& call, const Strided& x, const Strided& w, const Strided& y,
     return shape;
 }
 
+const char* name_of_math(cudnnMathType_t math) {
+    switch (math) {
+        case CUDNN_DEFAULT_MATH: return "CUDNN_DEFAULT_MATH";
+        case CUDNN_FMA_MATH: return "CUDNN_FMA_MATH";
+        case CUDNN_TENSOR_OP_MATH: return "CUDNN_TENSOR_OP_MATH";
+        default: refuse(cudaErrorNotSupported, Kind::unsupported, "math type " + std::to_string(math));
+    }
+}
+
 // to[0..count) += factor * from[0..count)
 void add_scaled(double* to, const double* from, double factor, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
@@ -268,6 +277,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, c
                 store(channels_last(ys), y, result, a, b);
             },
             accesses);
+        call.count_arithmetic(name_of(xs.type), name_of_math(shape.how.math));
     });
 }
 
@@ -300,6 +310,7 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
                 store(channels_last(ys), y, result);
             },
             accesses);
+        call.count_arithmetic(name_of(xs.type), name_of_math(shape.how.math));
     });
 }
 
@@ -325,6 +336,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
                 store(channels_last(xs), dx, result, a, b, unsteady);
             },
             accesses);
+        call.count_arithmetic(name_of(xs.type), name_of_math(shape.how.math));
     });
 }
 
@@ -351,6 +363,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
                 store(taps_to_k(ws), dw, result, a, b, unsteady);
             },
             accesses);
+        call.count_arithmetic(name_of(xs.type), name_of_math(shape.how.math));
     });
 }
 

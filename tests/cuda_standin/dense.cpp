@@ -77,6 +77,15 @@ std::minstd_rand& chance() {
 
 }  // namespace
 
+const char* name_of(Scalar type) {
+    switch (type) {
+        case Scalar::f64: return "f64";
+        case Scalar::f16: return "f16";
+        case Scalar::bf16: return "bf16";
+        default: return "f32";
+    }
+}
+
 std::size_t bytes_of(Scalar type) {
     switch (type) {
         case Scalar::f64: return 8;

@@ -8,6 +8,7 @@ namespace standin {
 
 enum class Scalar { f32, f64, f16, bf16 };
 std::size_t bytes_of(Scalar type);
+const char* name_of(Scalar type);
 double load_scalar(Scalar type, const void* data, std::int64_t index);
 void store_scalar(Scalar type, void* data, std::int64_t index, double value);
 

@@ -138,6 +138,11 @@ void Call::launch(const std::shared_ptr<Stream>& target, const std::string& kern
     target->enqueue(std::move(body));
 }
 
+void Call::count_arithmetic(const char* dtype, const char* math) {
+    DeviceCounters& counted = state_.counted.devices[static_cast<std::size_t>(current_device())];
+    ++counted.arithmetic[std::string(name_) + " " + dtype + " " + math];
+}
+
 cudaError_t enqueue_host_kernel(cudaStream_t stream, std::string name, std::function<void()> body,
                                 std::vector<Access> accesses) {
     return runtime_call("cudaLaunchKernel", [&](Call& call) {

@@ -83,6 +83,9 @@ std::vector<Mistake> take_mistakes();
 
 struct DeviceCounters {
     std::map<std::string, std::uint64_t> launches;  // kernels and library calls by name
+    // Convolutions and matrix products by call, dtype and requested arithmetic, such as
+    // "cudnnConvolutionForward f32 CUDNN_FMA_MATH" and "cublasLtMatmul f32 CUBLAS_COMPUTE_32F".
+    std::map<std::string, std::uint64_t> arithmetic;
     std::uint64_t memsets = 0;
     std::uint64_t host_functions = 0;
     std::size_t bytes_in_use = 0;

@@ -206,6 +206,8 @@ public:
     void launch(const std::shared_ptr<Stream>& target, const std::string& kernel, std::function<void()> body,
                 const std::vector<Access>& accesses);
     void check_accesses(int device_index, const std::string& kernel, const std::vector<Access>& accesses);
+    /// Counts a convolution or matrix product in DeviceCounters::arithmetic.
+    void count_arithmetic(const char* dtype, const char* math);
 
     template <class Handle, class T>
     Handle create(T object) {

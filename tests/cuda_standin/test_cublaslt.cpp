@@ -138,6 +138,46 @@ TEST_CASE("matrix products with epilogues") {
     check({4, 6, 9, false, true, false, 1, CUBLASLT_EPILOGUE_BGRADA, 1, 0});
 }
 
+TEST_CASE("the requested arithmetic must suit the matrices, and is counted") {
+    const Fresh fresh;
+    use(0);
+    cublasLtHandle_t handle = nullptr;
+    ok(cublasLtCreate(&handle));
+    const cudaStream_t stream = new_stream(0);
+    void* data = on_device(std::vector<double>(4));
+    const double zeros[2] = {};  // alpha and beta of either type
+    const auto multiply = [&](cublasComputeType_t compute, cudaDataType_t scale, cudaDataType_t type) {
+        cublasLtMatmulDesc_t desc = nullptr;
+        cublasLtMatrixLayout_t square = nullptr;
+        ok(cublasLtMatmulDescCreate(&desc, compute, scale));
+        ok(cublasLtMatrixLayoutCreate(&square, type, 2, 2, 2));
+        return cublasLtMatmul(handle, desc, zeros, data, square, data, square, zeros, data, square, data, square,
+                              nullptr, nullptr, 0, stream);
+    };
+    ok(multiply(CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F));
+    ok(multiply(CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16F));
+    ok(multiply(CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F));
+    ok(multiply(CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F));
+    ok(multiply(CUBLAS_COMPUTE_64F, CUDA_R_64F, CUDA_R_64F));
+    ok(cudaStreamSynchronize(stream));
+    const auto refused = [&](cublasComputeType_t compute, cudaDataType_t type) {
+        CHECK(multiply(compute, CUDA_R_32F, type) == CUBLAS_STATUS_NOT_SUPPORTED);
+        CHECK(only_mistake() == Kind::unsupported);
+    };
+    refused(CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_16BF);
+    refused(CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_64F);
+    refused(CUBLAS_COMPUTE_32F, CUDA_R_64F);
+    refused(CUBLAS_COMPUTE_64F, CUDA_R_32F);
+    refused(CUBLAS_COMPUTE_32I, CUDA_R_32F);
+    using Counts = std::map<std::string, std::uint64_t>;
+    CHECK(counters().devices[0].arithmetic == Counts{{"cublasLtMatmul f16 CUBLAS_COMPUTE_32F", 1},
+                                                     {"cublasLtMatmul f32 CUBLAS_COMPUTE_32F", 1},
+                                                     {"cublasLtMatmul f32 CUBLAS_COMPUTE_32F_FAST_TF32", 2},
+                                                     {"cublasLtMatmul f64 CUBLAS_COMPUTE_64F", 1}});
+    reset_counters();
+    CHECK(counters().devices[0].arithmetic.empty());
+}
+
 TEST_CASE("cuBLASLt handles are bound to their device, and shapes must match") {
     const Fresh fresh;
     use(0);

@@ -128,6 +128,11 @@ void check_convolution(const ConvCase& test) {
                                CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, with_workspace(bytes), bytes, &kZero,
                                y.desc, y.data));
     cudnn.finish();
+    const auto asked = counters().devices[0].arithmetic;
+    CHECK(asked.size() == 3);
+    for (const char* call :
+         {"cudnnConvolutionForward", "cudnnConvolutionBackwardData", "cudnnConvolutionBackwardFilter"})
+        CHECK(asked.contains(std::string(call) + " f32 CUDNN_FMA_MATH"));
     CHECK(distance(y.result(), ey) < 1e-5);
     CHECK(distance(dx.result(), edx) < 1e-5);
     CHECK(distance(dw.result(), edw) < 1e-5);

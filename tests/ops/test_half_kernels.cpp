@@ -123,7 +123,7 @@ TEST_CASE("Winograd kernels compute in bf16 without f32 copies, with any number 
     const Tensor x = numbers(shape, DType::bf16), w = numbers({64, 64, 3, 3}, DType::bf16, 0.05);
     std::vector<std::vector<BFloat16>> made;
     for (const int threads : {1, 2, 3}) {
-        const ComputeScope scope(threads, true);
+        const ComputeScope scope({.threads = threads, .deterministic = true});
         const Tensor y = apply_one(Conv2dForward{{1, 1, 1, 1}}, {x, w, Tensor()}, meta(DType::bf16, shape));
         made.push_back(y.to_vector<BFloat16>());
     }

@@ -273,7 +273,7 @@ TEST_CASE("a histogram counts NaN and infinities separately, the same in every r
     CHECK(summary.sum == Approx(sum));
     CHECK(summary.sum_squares == Approx(squares));
     for (const int threads : {1, 3}) {
-        const ComputeScope scope(threads, true);
+        const ComputeScope scope({.threads = threads, .deterministic = true});
         const HistogramCounts again = histogram(x, edges);
         CHECK(again.counts.to_vector<std::int64_t>() == counts);
         CHECK(again.summary.to_vector<double>() == found.summary.to_vector<double>());

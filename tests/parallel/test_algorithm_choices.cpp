@@ -148,10 +148,10 @@ TEST_CASE("eager calls also choose, and ranks that cannot agree throw the connec
     ls::manual_seed(1);
     const ls::Tensor x = ls::Tensor::randn({2, 32, 9, 9}), w = ls::Tensor::randn({32, 32, 3, 3});
     const std::vector<float> direct = [&] {
-        const ls::ComputeScope compute(1, true, ls::ConvAlgorithm::direct);
+        const ls::ComputeScope compute({.threads = 1, .deterministic = true, .convolution = ls::ConvAlgorithm::direct});
         return ls::conv2d(x, w).to_vector<float>();
     }();
-    const ls::ComputeScope compute(1, true, ls::ConvAlgorithm::benchmark);
+    const ls::ComputeScope compute({.threads = 1, .deterministic = true, .convolution = ls::ConvAlgorithm::benchmark});
     ls::AlgorithmChoices lost([](const std::string& question, const auto&) -> std::string {
         throw ls::CommunicationError("rank 0 is lost: " + question);
     });

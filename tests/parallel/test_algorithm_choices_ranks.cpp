@@ -75,6 +75,15 @@ TEST_CASE("all ranks use the first answer, and later ranks are not asked") {
           }) == "");
 }
 
+TEST_CASE("TF32 must be allowed on all ranks or none") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              expect_throws<InvalidArgument>(
+                  "rank 1 has 2 shards, 0 and 0 bytes per bucket, not deterministic, TF32 is allowed; rank 0 has 2 "
+                  "shards, 0 and 0 bytes per bucket, not deterministic",
+                  [&] { DistributedDataParallel(seeded(), group, {.allow_tf32 = group.rank() == 1}); });
+          }) == "");
+}
+
 TEST_CASE("benchmark mode must be set on all ranks or none") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               expect_throws<InvalidArgument>(

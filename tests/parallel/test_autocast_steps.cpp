@@ -128,7 +128,7 @@ TEST_CASE("a program is cached for each dtype") {
     CHECK(gathered.dtype() == DType::bf16);
     {
         const Autocast scope(DType::bf16);
-        const ComputeScope one_thread(1, true);
+        const ComputeScope one_thread({.threads = 1, .deterministic = true});
         CHECK(gathered.to(DType::f32).to_vector<float>() ==
               (*model).forward(x.to(gathered.device())).to(DType::f32).to_vector<float>());
     }
@@ -148,7 +148,7 @@ TEST_CASE("eager work in a scope gives the same gradients as a wrapper") {
     Net eager = make_net();
     eager.drop.p = 0;
     DataParallel<Net> model(eager, test::cpu_devices(1), {.threads_per_shard = 1, .autocast = DType::bf16});
-    const ComputeScope one_thread(1, false);
+    const ComputeScope one_thread({.threads = 1});
     const auto gradients = [&](Net& net, const Tensor& y) {
         cross_entropy(y, Tensor::from(images.labels, {8}, y.device())).value().backward();
         Weights found;

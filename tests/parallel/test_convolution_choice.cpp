@@ -64,7 +64,7 @@ Gradients gradients_of(const Net& net) {
 
 /// Gradients of the mean square of the output of `net` for `x`, without a wrapper.
 Gradients eager_gradients(const ls::Tensor& x, ls::ConvAlgorithm algorithm) {
-    const ls::ComputeScope scope(1, true, algorithm);
+    const ls::ComputeScope scope({.threads = 1, .deterministic = true, .convolution = algorithm});
     Net net = seeded();
     ls::to(net, ls::Device::cpu(0));
     ls::mean(ls::square(net.forward(x.to(ls::Device::cpu(0))))).backward();
@@ -88,7 +88,7 @@ TEST_CASE("eager convolutions are computed as set by the environment", "[convolu
     ls::to(net, ls::Device::cpu(0));
     const ls::Tensor x = spoiled_images().to(ls::Device::cpu(0));
     CHECK(count_nan(net.forward(x)) == expected_nan(direct_by_default()));
-    const ls::ComputeScope scope(1, true, ls::ConvAlgorithm::direct);
+    const ls::ComputeScope scope({.threads = 1, .deterministic = true, .convolution = ls::ConvAlgorithm::direct});
     CHECK(count_nan(net.forward(x)) == expected_nan(true));
 }
 

@@ -100,7 +100,7 @@ void check_same_bits() {
     manual_seed(1);
     const Net net;
     Net eager = net;
-    const ComputeScope one_thread(1, false);
+    const ComputeScope one_thread({.threads = 1});
     const auto expected = results(eager, [&](const Tensor& x) { return eager.forward(x); });
     DataParallel<Net> model(net, test::cpu_devices(1), {.threads_per_shard = 1});
     const auto found = results(*model, [&](const Tensor& x) { return model.forward(x); });
@@ -189,7 +189,7 @@ TEST_CASE("layers of a kind commit their state in one record") {
 TEST_CASE("joined records leave the state of the operations one by one") {
     manual_seed(1);
     Normalized eager;
-    const ComputeScope one_thread(1, false);
+    const ComputeScope one_thread({.threads = 1});
     DataParallel<Normalized> model(eager, test::cpu_devices(2), {.shards = 1, .threads_per_shard = 1});
     const test::Images images(12);
     for (int step = 0; step < 3; ++step) {

@@ -286,18 +286,22 @@ TEST_CASE("compute scopes nest") {
     const int before = ComputeScope::threads_for(Device::cpu(0));
     CHECK(before == device_info(Device::cpu(0)).units);
     {
-        const ComputeScope outer(3, true);
+        const ComputeScope outer({.threads = 3, .deterministic = true, .allow_tf32 = true});
         CHECK(ComputeScope::threads_for(Device::cpu(0)) == 3);
         CHECK(ComputeScope::deterministic());
+        CHECK(ComputeScope::allow_tf32());
         {
-            const ComputeScope inner(1, false);
+            const ComputeScope inner({.threads = 1});
             CHECK(ComputeScope::threads_for(Device::cpu(1)) == 1);
             CHECK_FALSE(ComputeScope::deterministic());
+            CHECK_FALSE(ComputeScope::allow_tf32());
         }
         CHECK(ComputeScope::threads_for(Device::cpu(0)) == 3);
+        CHECK(ComputeScope::allow_tf32());
     }
     CHECK(ComputeScope::threads_for(Device::cpu(0)) == before);
     CHECK_FALSE(ComputeScope::deterministic());
+    CHECK_FALSE(ComputeScope::allow_tf32());
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lockstep/samples/apps/program/options.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/messages.h"
@@ -29,12 +30,13 @@ TEST_CASE("a file of flags and the same flags give the same run, byte for byte")
               "lr = 0.02\n"
               "seed = 7\n"
               "deterministic = true\n"
+              "allow-tf32 = true\n"
               "quiet = true\n"
               "save = \"by-file\"\n");
     REQUIRE(linear(place, "--config run.toml").status == 0);
     REQUIRE(linear(place,
                    "--parallel dp --devices cpu:0,cpu:1 --shards 4 --steps 12 --lr 0.02 --seed 7 --deterministic "
-                   "--quiet --save by-flags")
+                   "--allow-tf32 --quiet --save by-flags")
                 .status == 0);
     for (const char* suffix : {"", ".resume"}) {
         const std::string bytes = get_bytes(place / ("by-file" + std::string(suffix)));
@@ -222,6 +224,13 @@ TEST_CASE("lines of PyTorch's examples are printed for every Nth batch, also in 
     CHECK(lines("--epochs 1 --quiet").empty());
 }
 
+TEST_CASE("flags of the arithmetic are options of the engine") {
+    CHECK_FALSE(program::Options().engine_options().allow_tf32);
+    program::Options options;
+    options.allow_tf32 = true;
+    CHECK(options.engine_options().allow_tf32);
+}
+
 TEST_CASE("a run is resumed with the flags that determine its result, except those that may change") {
     const TemporaryDirectory place;
     const std::string begin = "--devices cpu:0 --quiet --batch-size 512 --shards 2 --steps 4 --save net ";
@@ -247,15 +256,22 @@ TEST_CASE("a run is resumed with the flags that determine its result, except tho
             "--clip none: the run saved in net has norm 1");
     refused(same + "--accumulation-steps 2", "--accumulation-steps 2: the run saved in net has 1");
     refused(same + "--amp bf16", "--amp bf16: the run saved in net has off");
+    refused(same + "--allow-tf32", "--allow-tf32 on: the run saved in net has off");
     refused(same + "--seed 9 --allow-changed amp", "--seed 9: the run saved in net has 1");
     refused(same + "--allow-changed colour",
-            "--allow-changed: unknown name colour; expected some of accumulation-steps, amp, batch-size");
+            "--allow-changed: unknown name colour; expected some of accumulation-steps, allow-tf32, amp, batch-size");
     const ProgramRun changed =
-        linear(place, same + "--quiet=false --seed 9 --amp bf16 --allow-changed amp,seed --log-dir log --save other");
+        linear(place, same +
+                          "--quiet=false --seed 9 --allow-tf32 --amp bf16 --allow-changed allow-tf32,amp,seed "
+                          "--log-dir log --save other");
     CHECK(changed.status == 0);
-    CHECK_THAT(changed.out, contains("continues with --amp bf16 instead of off, --seed 9 instead of 1\n"));
-    refused("--devices cpu:0 --quiet --load other --schedule step --lr-period 2 --clip 1 --shards 2 --batch-size 512",
-            "--amp off: the run saved in other has bf16; --seed 1: the run saved in other has 9");
+    CHECK_THAT(
+        changed.out,
+        contains("continues with --allow-tf32 on instead of off, --amp bf16 instead of off, --seed 9 instead of 1\n"));
+    refused(
+        "--devices cpu:0 --quiet --load other --schedule step --lr-period 2 --clip 1 --shards 2 --batch-size 512",
+        "--allow-tf32 off: the run saved in other has on; --amp off: the run saved in other has bf16; --seed 1: the "
+        "run saved in other has 9");
 }
 
 TEST_CASE("a restarted job resumes by itself, or begins if there is no checkpoint") {

@@ -119,6 +119,7 @@ TEST_CASE("flags, data and checkpoints that differ between ranks are rejected on
         {{}, {}, {"--steps", "4"}, "rank 1 has --steps 4, rank 0 has no --steps;"},
         {{}, {"--net", "small"}, {}, "rank 1 has --net cnn, rank 0 has --net small;"},
         {{}, {}, {"--deterministic"}, "rank 1 has --deterministic, rank 0 has no --deterministic;"},
+        {{}, {}, {"--allow-tf32"}, "rank 1 has --allow-tf32, rank 0 has no --allow-tf32;"},
         {{}, {"--benchmark"}, {}, "rank 1 has no --benchmark, rank 0 has --benchmark;"},
         {{}, {}, {"--load", path("1")}, "rank 1 has --load, rank 0 has no --load;"},
         {{}, {}, {"--data", path("other")}, "rank 1 has 340 rows to train on, rank 0 has 330 rows to train on;"},

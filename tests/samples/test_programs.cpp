@@ -58,6 +58,7 @@ TEST_CASE("help names all flags and succeeds") {
                                  "--seed",
                                  "--deterministic",
                                  "--amp",
+                                 "--allow-tf32",
                                  "--benchmark",
                                  "--workers",
                                  "--save ",
@@ -108,6 +109,7 @@ TEST_CASE("wrong usage is one line and status 2") {
     const Place place;
     for (const std::string flags : {"--nonsense",
                                     "--amp int8",
+                                    "--allow-tf32=maybe",
                                     "--benchmark=maybe",
                                     "--backend shm",
                                     "--reduction fast",

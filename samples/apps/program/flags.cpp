@@ -81,6 +81,8 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         ->excludes(whole);
     app.add_flag("--benchmark", options.benchmark,
                  "use the fastest convolution algorithms; a resumed run uses the same");
+    app.add_flag("--allow-tf32", options.allow_tf32,
+                 "allow TF32 for f32 convolutions and matrix products on GPUs: faster, less accurate");
     app.add_flag("--deterministic", options.deterministic, "make runs bit-identical without fixing the shards");
     app.option_defaults()->group("Data");
     if (!program.data.empty())

@@ -274,6 +274,7 @@ lockstep::EngineOptions Options::engine_options() const {
     engine.shards = shards.value_or(0);
     engine.deterministic = deterministic;
     if (benchmark) engine.convolution = lockstep::ConvAlgorithm::benchmark;
+    engine.allow_tf32 = allow_tf32;
     if (reduction == "fast") engine.reduction = lockstep::ReductionMode::fast;
     engine.seed = seed;
     engine.autocast = autocast();

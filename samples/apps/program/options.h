@@ -54,6 +54,7 @@ struct Options : RankFlags {
     std::uint64_t seed = 1;
     bool deterministic = false;
     bool benchmark = false;   ///< choose algorithms by timed trials
+    bool allow_tf32 = false;  ///< as EngineOptions::allow_tf32
     std::string amp = "off";  ///< fp16, bf16, or true: the preferred type of the devices
     int workers = 1;
     std::filesystem::path data;

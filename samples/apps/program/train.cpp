@@ -37,6 +37,7 @@ std::map<std::string, std::string> facts_of(const Options& options, const lockst
     const auto autocast = options.autocast();
     std::map<std::string, std::string> facts{{"seed", std::to_string(options.seed)},
                                              {"schedule", text_of_schedule(options)},
+                                             {"allow-tf32", options.allow_tf32 ? "on" : "off"},
                                              {"amp", autocast ? std::string(lockstep::name_of(*autocast)) : "off"}};
     // One shard per device is not the user's choice: a change of devices may change the number of shards.
     std::string& own = facts["shards"];
