@@ -4,8 +4,7 @@
     bench/compare_gpu.py build/release/bin --python /path/to/python
 
 Both libraries run on the same GPU in turn, a few steps each; ratios are taken round by round. Inputs are in the GPU's
-memory. Lockstep computes f32 without TF32, so its f32 is compared with PyTorch without TF32, too; PyTorch with TF32 is
-listed. --compile adds torch.compile. Writes a JSON file under bench/results/.
+memory. "one" is Lockstep on one device. f32, TF32 and bf16 are compared with the same precision. --compile adds torch.compile. Writes a JSON file under bench/results/.
 """
 import argparse
 import os
@@ -25,21 +24,22 @@ def unet(args):
     theirs = Program([args.python, HERE / "torch_unet.py", "--device", "cuda", *shape])
     ways = ["eager", "channels_last", "eager_tf32", "channels_last_tf32", "eager_bf16", "channels_last_bf16"]
     if args.compile:
-        ways += ["eager_compile", "channels_last_bf16_compile"]
-    programs = {"one": ours, "one_bf16": ours, **{way: theirs for way in ways}}
+        ways += ["channels_last_tf32_compile", "channels_last_bf16_compile"]
+    programs = {"one": ours, "one_tf32": ours, "one_bf16": ours, **{way: theirs for way in ways}}
     return programs, lambda way: way, lambda answer: 1e3 * answer
 
 
 def mnist(batch):
     def make(args):
         flags = ["--steps", "100"]
-        ours = Program([args.bin / "mnist-bench", "--cuda", "--ways", "one", "--serve", "--batch-size", str(batch), *flags])
+        command = [args.bin / "mnist-bench", "--cuda", "--ways", "one", "--serve", "--batch-size", str(batch), *flags]
+        ours, ours_tf32 = Program(command), Program([*command, "--allow-tf32"])
         theirs = Program([args.python, HERE / "torch_mnist.py", "--device", "cuda", *flags])
-        ways = ["eager", "channels_last", "eager_tf32"]
+        ways = ["eager", "channels_last", "eager_tf32", "channels_last_tf32"]
         if args.compile:
-            ways += ["eager_compile", "eager_graph"]
-        programs = {"one": ours, **{way: theirs for way in ways}}
-        return programs, lambda way: "%s %d" % (way, batch), lambda answer: 1e3 * batch / answer
+            ways += ["eager_graph", "eager_tf32_graph"]
+        programs = {"one": ours, "one_tf32": ours_tf32, **{way: theirs for way in ways}}
+        return programs, lambda way: "%s %d" % ("one" if way == "one_tf32" else way, batch), lambda answer: 1e3 * batch / answer
 
     return make
 
@@ -61,9 +61,11 @@ def measure(name, make, args):
         print("%-34s %9.3f %9.3f %9.3f" % (way if way.startswith("one") else "torch " + way, *spread(values).values()))
     ratios = {}
     for one in (way for way in rounds if way.startswith("one")):
-        others = [way for way in rounds if way != one and not way.startswith("one") and "_tf32" not in way
-                  and ("_bf16" in way) == one.endswith("_bf16")]
-        for kind, ways in (("eager", [way for way in others if "_compile" not in way and "_graph" not in way]), ("all", others)):
+        precision = one[len("one"):]
+        others = [way for way in rounds if not way.startswith("one") and
+                  [kind in way for kind in ("_bf16", "_tf32")] == [kind in precision for kind in ("_bf16", "_tf32")]]
+        eager = [way for way in others if "_compile" not in way and "_graph" not in way]
+        for kind, ways in (("eager", eager), ("all", others)):
             best = min(ways, key=lambda way: statistics.median(rounds[way]))
             key = "%s / torch %s (best of %s)" % (one, best, kind)
             ratios[key] = spread([theirs / ours for theirs, ours in zip(rounds[best], rounds[one])])

@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     int steps = 60;
     int repetitions = 9;
     bool serves = false;
-    bool slice_wise = false, on_gpu = false;
+    bool slice_wise = false, on_gpu = false, tf32 = false;
     std::vector<std::string> ways{"one", "dp"};
     std::size_t bucket_bytes = 0;
     app.add_option("--batch-size", batches, "global batch sizes")->check(CLI::PositiveNumber)->capture_default_str();
@@ -109,6 +109,7 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember({"one", "dp"}))
         ->capture_default_str();
     app.add_flag("--cuda", on_gpu, "on GPUs instead of CPU devices");
+    app.add_flag("--allow-tf32", tf32, "f32 on GPUs may be rounded to TF32");
     app.add_flag("--slice-wise", slice_wise, "each device sums and updates one slice");
     app.add_option("--bucket-bytes", bucket_bytes,
                    "approximate size of the ranges in which gradients are reduced; 0: automatic")
@@ -120,9 +121,10 @@ int main(int argc, char** argv) {
         const auto device = [&](int index) { return on_gpu ? ls::Device::cuda(index) : ls::Device::cpu(index); };
         const ls::Device first = device(0), second = device(1);
         ls::manual_seed(1);
-        ls::EngineOptions one;
+        ls::EngineOptions one{.allow_tf32 = tf32};
         if (!on_gpu) one.threads_per_shard = ls::device_info(first).units + ls::device_info(second).units;
-        const ls::EngineOptions dp{.reduction = slice_wise ? ls::ReductionMode::slice_wise : ls::ReductionMode::root,
+        const ls::EngineOptions dp{.allow_tf32 = tf32,
+                                   .reduction = slice_wise ? ls::ReductionMode::slice_wise : ls::ReductionMode::root,
                                    .bucket_bytes = bucket_bytes};
         Contestants contestants;
         for (const std::int64_t batch : batches) {

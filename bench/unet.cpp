@@ -27,8 +27,8 @@ struct Sizes {
     std::int64_t batch = 4, width = 64, height = 160, image_width = 240;
 };
 
-/// Suffix of the names of ways to train in mixed precision.
-const std::string mixed = "_bf16";
+/// Suffixes of the names of ways to train: in mixed precision, and in f32 with TF32.
+const std::string mixed = "_bf16", tf32 = "_tf32";
 
 /// One way to train, kept warm.
 class Contestant {
@@ -85,7 +85,7 @@ class Contestants {
 public:
     Contestants(const Sizes& sizes, bool on_gpu) : sizes_(sizes), on_gpu_(on_gpu) {}
 
-    /// "one" or "dp", with "_bf16" in mixed precision.
+    /// "one" or "dp", with "_bf16" or "_tf32".
     Contestant& of(const std::string& way) {
         std::unique_ptr<Contestant>& contestant = made_[way];
         if (contestant) return *contestant;
@@ -93,13 +93,14 @@ public:
         ls::manual_seed(1);
         ls::EngineOptions options;
         if (way.ends_with(mixed)) options.autocast = ls::DType::bf16;
-        if (way == "one" || way == "one" + mixed) {
+        options.allow_tf32 = way.ends_with(tf32);
+        if (way == "one" || way == "one" + mixed || way == "one" + tf32) {
             if (!on_gpu_) options.threads_per_shard = ls::device_info(first).units + ls::device_info(second).units;
             contestant = std::make_unique<Contestant>(ls::Devices{first}, options, sizes_);
-        } else if (way == "dp" || way == "dp" + mixed) {
+        } else if (way == "dp" || way == "dp" + mixed || way == "dp" + tf32) {
             contestant = std::make_unique<Contestant>(ls::Devices{first, second}, options, sizes_);
         } else {
-            throw ls::InvalidArgument("unknown way to train; expected one, dp, one_bf16 or dp_bf16, not " + way);
+            throw ls::InvalidArgument("unknown way to train; expected one or dp, also with _bf16 or _tf32, not " + way);
         }
         return *contestant;
     }
