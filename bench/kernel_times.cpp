@@ -1,4 +1,4 @@
-// Times of CUDA operations on a GPU, beside a copy of as many bytes. The counts of `kernels-bench --emulated` predict
+// Times of CUDA operations on a GPU, compared with a copy of as many bytes. The counts of `kernels-bench --emulated` predict
 // them.
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -57,7 +57,7 @@ public:
 
     struct OperationTime {
         double milliseconds = 0;  ///< per step
-        std::size_t spans = 0;    ///< of all steps
+        std::size_t spans = 0;    ///< in all steps
     };
     /// By operation, from the step log of `steps` steps.
     std::map<std::string, OperationTime> profile(int steps) {

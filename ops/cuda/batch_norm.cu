@@ -47,7 +47,7 @@ struct ChannelStats {
 template <class Stored, int width, bool across>
 struct BackwardSums {
     using T = UpcastType<Stored>;
-    static constexpr int channels = across ? width : 1;      // of a pack
+    static constexpr int channels = across ? width : 1;      // in a pack
     static constexpr int at_once = across ? 32 / width : 4;  // loads in flight of each input
     struct Value {
         struct {
@@ -108,7 +108,7 @@ private:
         // Few neighbours are added as they are, and only their sums to the running sums: fewer instructions.
         LOCKSTEP_UNROLL
         for (int c = 0; c < channels; ++c) {
-            constexpr int elements = count * width / channels;  // of each channel
+            constexpr int elements = count * width / channels;  // per channel
             T of_dy[elements], of_dy_xhat[elements];
             LOCKSTEP_UNROLL
             for (int e = 0; e < elements; ++e) {

@@ -59,7 +59,7 @@ private:
         Pack<Stored, width> packs[group];
         LOCKSTEP_UNROLL
         for (int i = 0; i < group; ++i) packs[i] = x.load(walk.next());
-        constexpr int elements = group * width / channels;  // of each channel
+        constexpr int elements = group * width / channels;  // per channel
         LOCKSTEP_UNROLL
         for (int c = 0; c < channels; ++c) {
             T differences[elements], sum = T(0), m2 = T(0);

@@ -12,7 +12,7 @@
 namespace lockstep::cuda {
 
 /// Limit on the workspace of algorithms that could be replaced: FFTs of large images would take gigabytes.
-constexpr std::size_t max_workspace = std::size_t{1} << 28;
+constexpr std::size_t max_workspace = std::size_t{1} << 29;
 
 /// Candidates for one pass of a convolution.
 template <class Algorithm>

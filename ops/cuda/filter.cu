@@ -14,7 +14,7 @@ namespace {
 template <class T, int taps, bool to_last>
 struct ConvertFilter {
     static constexpr int width = widest<T>;
-    std::int64_t packs;  // of a filter's channels
+    std::int64_t packs;  // per filter
     const T* from;
     T* to;
 
