@@ -16,9 +16,14 @@ namespace lockstep::cuda {
 
 namespace {
 
+/// Packs of adjacent channels are columns, other packs never are.
+template <int width, bool across>
+using PlansOfPacks = std::conditional_t<across, OnlyColumns, std::conditional_t<(width > 1), NoColumns, AnyPlan>>;
+
 /// `across`: packs of adjacent channels.
 template <class Stored, int width, bool across>
 struct ChannelStats {
+    using Plans = PlansOfPacks<width, across>;
     using Moments = ChannelMoments<Stored, width, across>;
     using T = typename Moments::T;
     using Value = typename Moments::Value;
@@ -46,6 +51,7 @@ struct ChannelStats {
 
 template <class Stored, int width, bool across>
 struct BackwardSums {
+    using Plans = PlansOfPacks<width, across>;
     using T = UpcastType<Stored>;
     static constexpr int channels = across ? width : 1;      // in a pack
     static constexpr int at_once = across ? 32 / width : 4;  // loads in flight of each input

@@ -53,10 +53,11 @@ struct AffineOf {
     LOCKSTEP_HD_INLINE T operator()(T x) const { return element::affine(x, scale, shift); }
 };
 
-template <class T>
+template <class Stored>
 struct SquaredErrorGradient {
-    const T* gradient;
-    LOCKSTEP_HD_INLINE T operator()(T a, T b) const { return T(2) * *gradient * (a - b); }
+    using T = UpcastType<Stored>;
+    const Stored* gradient;
+    LOCKSTEP_HD_INLINE T operator()(T a, T b) const { return T(2) * upcast(*gradient) * (a - b); }
 };
 
 /// y, whose elements have the type T, as a function of inputs.
@@ -203,7 +204,7 @@ KernelPtr make_affine(const Affine& op, KernelRequest& request) {
 
 KernelPtr make_squared_error_backward(const SquaredErrorBackward& op, KernelRequest& request) {
     set_layout_like(request.out[0], request.in[1]);
-    return visit_float(op.name, request.in[1].dtype, [&](auto zero) {
+    return visit_any_float(op.name, request.in[1].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [plan = map_of<T>(request.out[0], request.in[1], request.in[2])](
                                              const Queue& queue, const KernelArgs& v) {
@@ -211,6 +212,13 @@ KernelPtr make_squared_error_backward(const SquaredErrorBackward& op, KernelRequ
                       MapOperands<3>{v.out[0], {v.in[1], v.in[2]}});
         });
     });
+}
+
+/// Null if the dtypes differ, including those of scalars.
+KernelPtr make_half_squared_error_backward(const SquaredErrorBackward& op, KernelRequest& request) {
+    for (const TensorMeta& in : request.in)
+        if (in.dtype != request.out[0].dtype) return nullptr;
+    return make_squared_error_backward(op, request);
 }
 
 KernelPtr make_dropout_mask(const DropoutMask& op, KernelRequest& request) {
@@ -242,6 +250,7 @@ void add_elementwise_kernels(KernelTable& table) {
     table.add<Affine, make_affine>();
     table.add_half_types<Affine, make_for_one_dtype<Affine, make_affine>>();
     table.add<SquaredErrorBackward, make_squared_error_backward>();
+    table.add_half_types<SquaredErrorBackward, make_half_squared_error_backward>();
     table.add<DropoutMask, make_dropout_mask>();
 }
 

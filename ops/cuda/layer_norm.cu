@@ -1,10 +1,13 @@
 // Normalisation of the last dimensions, row by row.
+#include "lockstep/ops/cuda/batch.h"
 #include "lockstep/ops/cuda/channel_moments.h"
 #include "lockstep/ops/cuda/kernels.h"
+#include "lockstep/ops/cuda/pack.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/rows.h"
 #include "lockstep/ops/cuda/running_sum.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/round_up.h"
 
@@ -115,29 +118,53 @@ struct LayerNormBackwardElement {
     }
 };
 
-template <class Stored>
+/// Gradients of weight and bias, for packs of adjacent elements of the layer.
+template <class Stored, int width>
 struct WeightGradients {
+    using Plans = OnlyColumns;
+    static constexpr int at_once = 4;  // rows whose loads are in flight
     using T = UpcastType<Stored>;
-    using Value = SumPair<T>;
-    std::int64_t size;
-    const Stored* dy;
-    const Stored* x;
+    struct Value {
+        SumPair<T> of[width];
+    };
+    std::int64_t packs;  // in a row
+    PackedInput<Stored, width> dy, x;
     const Stored* mean;
     const Stored* deviation;
     Stored* weight;
     Stored* bias;
 
+    struct Row {
+        Pack<Stored, width> dy, x;
+        Stored mean, deviation;
+    };
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
-    LOCKSTEP_HD_INLINE void add(Value& value, std::int64_t at, std::int64_t row) const {
-        const std::int64_t i = row * size + at;
-        const T gradient = upcast(dy[i]);
-        value.first.add(gradient * ((upcast(x[i]) - upcast(mean[row])) * upcast(deviation[row])));
-        value.second.add(gradient);
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t at, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        for_loaded<at_once>(
+            first, end, step,
+            [&](std::int64_t row) {
+                const std::int64_t pack = row * packs + at;
+                return Row{dy.load(pack), x.load(pack), mean[row], deviation[row]};
+            },
+            [&](const Row& row, std::int64_t) {
+                const T middle = upcast(row.mean), scale = upcast(row.deviation);
+                LOCKSTEP_UNROLL
+                for (int j = 0; j < width; ++j) {
+                    const T gradient = upcast(row.dy.of[j]);
+                    value.of[j].first.add(gradient * ((upcast(row.x.of[j]) - middle) * scale));
+                    value.of[j].second.add(gradient);
+                }
+            });
     }
-    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value.add(other); }
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
+        for (int j = 0; j < width; ++j) value.of[j].add(other.of[j]);
+    }
     LOCKSTEP_HD_INLINE void finish(std::int64_t at, const Value& value) const {
-        if (weight != nullptr) weight[at] = CastTo<Stored>::from(value.first.value());
-        if (bias != nullptr) bias[at] = CastTo<Stored>::from(value.second.value());
+        for (int j = 0; j < width; ++j) {
+            if (weight != nullptr) weight[at * width + j] = CastTo<Stored>::from(value.of[j].first.value());
+            if (bias != nullptr) bias[at * width + j] = CastTo<Stored>::from(value.of[j].second.value());
+        }
     }
 };
 
@@ -145,6 +172,7 @@ struct WeightGradients {
 
 template <class Stored>
 struct LayerNormRow {
+    using Element = Stored;
     using T = UpcastType<Stored>;
     int size;
     double eps;
@@ -157,23 +185,26 @@ struct LayerNormRow {
 
     template <class Group>
     LOCKSTEP_ROW_FUNCTION void operator()(const Group& group, std::int64_t row) const {
-        const std::int64_t first = row * size;
-        T values[Group::items];
+        typename Group::template Packs<T> values;
+        group.load_as(x + row * size, size, values);
         T sum = T(0), squares = T(0);
-        group.each(size, [&](int i, int k) {
-            values[i] = upcast(x[first + k]);
-            sum += values[i];
-        });
+        group.each(size, [&](int p, int j) { sum += values[p].of[j]; });
         const T middle = sum_of(group, sum) / static_cast<T>(size);
-        group.each(size, [&](int i, int) {
-            values[i] -= middle;
-            squares += values[i] * values[i];
+        group.each(size, [&](int p, int j) {
+            values[p].of[j] -= middle;
+            squares += values[p].of[j] * values[p].of[j];
         });
         const T scale = element::inverse_deviation(sum_of(group, squares), static_cast<T>(size), eps);
-        group.each(size, [&](int i, int k) {
-            const T wide = weight != nullptr ? upcast(weight[k]) : T(1),
-                    shift = bias != nullptr ? upcast(bias[k]) : T(0);
-            y[first + k] = CastTo<Stored>::from(values[i] * (wide * scale) + shift);
+        group.each_pack(size, [&](int p, int k) {
+            Pack<Stored, Group::width> wide = {}, shift = {}, out;
+            if (weight != nullptr) wide = group.load(weight, k, size);
+            if (bias != nullptr) shift = group.load(bias, k, size);
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < Group::width; ++j) {
+                const T factor = weight != nullptr ? upcast(wide.of[j]) * scale : scale;
+                out.of[j] = CastTo<Stored>::from(values[p].of[j] * factor + upcast(shift.of[j]));
+            }
+            group.store(y + row * size, k, size, out);
         });
         if (group.leads() && mean != nullptr) mean[row] = CastTo<Stored>::from(middle);
         if (group.leads() && deviation != nullptr) deviation[row] = CastTo<Stored>::from(scale);
@@ -182,6 +213,7 @@ struct LayerNormRow {
 
 template <class Stored>
 struct LayerNormBackwardRow {
+    using Element = Stored;
     using T = UpcastType<Stored>;
     int size;
     const Stored* dy;
@@ -193,20 +225,32 @@ struct LayerNormBackwardRow {
 
     template <class Group>
     LOCKSTEP_ROW_FUNCTION void operator()(const Group& group, std::int64_t row) const {
-        const std::int64_t first = row * size;
-        const T middle = upcast(mean[row]), scale = upcast(deviation[row]);
-        T gradients[Group::items], differences[Group::items];
+        typename Group::template Packs<Stored> xs;
+        typename Group::template Packs<T> gradients;
+        const Stored stored_mean = mean[row], stored_deviation = deviation[row];
+        group.load(x + row * size, size, xs);
+        group.load_as(dy + row * size, size, gradients);
+        const T middle = upcast(stored_mean), scale = upcast(stored_deviation);
         T sum = T(0), product = T(0);
-        group.each(size, [&](int i, int k) {
-            gradients[i] = upcast(dy[first + k]) * (weight != nullptr ? upcast(weight[k]) : T(1));
-            differences[i] = upcast(x[first + k]) - middle;
-            sum += gradients[i];
-            product += gradients[i] * differences[i];
+        group.each_pack(size, [&](int p, int k) {
+            Pack<Stored, Group::width> wide = {};
+            if (weight != nullptr) wide = group.load(weight, k, size);
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < Group::width; ++j) {
+                if (weight != nullptr) gradients[p].of[j] *= upcast(wide.of[j]);
+                sum += gradients[p].of[j];
+                product += gradients[p].of[j] * (upcast(xs[p].of[j]) - middle);
+            }
         });
         const T mean_gradient = sum_of(group, sum) / static_cast<T>(size);
         const T slope = sum_of(group, product) * scale * scale / static_cast<T>(size);
-        group.each(size, [&](int i, int k) {
-            dx[first + k] = CastTo<Stored>::from(scale * (gradients[i] - mean_gradient - differences[i] * slope));
+        group.each_pack(size, [&](int p, int k) {
+            Pack<Stored, Group::width> out;
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < Group::width; ++j)
+                out.of[j] = CastTo<Stored>::from(
+                    scale * (gradients[p].of[j] - mean_gradient - (upcast(xs[p].of[j]) - middle) * slope));
+            group.store(dx + row * size, k, size, out);
         });
     }
 };
@@ -219,20 +263,23 @@ bool in_registers(const KernelRequest& request, const LayerRows& layer) {
 template <class Stored>
 KernelPtr forward_of_rows(const KernelRequest& request, const LayerRows& layer, double eps) {
     return make_cuda_kernel(request, [layer, eps](const Queue& queue, const KernelArgs& v) {
-        launch_rows(
-            queue, "layer_norm", layer.rows, layer.size,
-            LayerNormRow<Stored>{static_cast<int>(layer.size), eps, v.input<Stored>(0), v.input<Stored>(1),
-                                 v.input<Stored>(2), v.output<Stored>(0), v.output<Stored>(1), v.output<Stored>(2)});
+        const LayerNormRow<Stored> function{static_cast<int>(layer.size), eps,
+                                            v.input<Stored>(0),           v.input<Stored>(1),
+                                            v.input<Stored>(2),           v.output<Stored>(0),
+                                            v.output<Stored>(1),          v.output<Stored>(2)};
+        launch_rows(queue, "layer_norm", layer.rows, layer.size, function,
+                    are_aligned<widest<Stored>>(function.x, function.weight, function.bias, function.y));
     });
 }
 
 template <class Stored>
 KernelPtr backward_of_rows(const KernelRequest& request, const LayerRows& layer) {
     return make_cuda_kernel(request, [layer](const Queue& queue, const KernelArgs& v) {
-        launch_rows(queue, "layer_norm_backward_data", layer.rows, layer.size,
-                    LayerNormBackwardRow<Stored>{static_cast<int>(layer.size), v.input<Stored>(0), v.input<Stored>(1),
-                                                 v.input<Stored>(2), v.input<Stored>(3), v.input<Stored>(4),
-                                                 v.output<Stored>(0)});
+        const LayerNormBackwardRow<Stored> function{
+            static_cast<int>(layer.size), v.input<Stored>(0), v.input<Stored>(1), v.input<Stored>(2),
+            v.input<Stored>(3),           v.input<Stored>(4), v.output<Stored>(0)};
+        launch_rows(queue, "layer_norm_backward_data", layer.rows, layer.size, function,
+                    are_aligned<widest<Stored>>(function.dy, function.x, function.weight, function.dx));
     });
 }
 
@@ -286,21 +333,30 @@ KernelPtr make_layer_norm_backward_data(const LayerNormBackwardData& op, KernelR
     });
 }
 
+template <class Stored, int width>
+KernelPtr weight_gradients(const KernelRequest& request, const LayerRows& layer) {
+    using Gradients = WeightGradients<Stored, width>;
+    const std::int64_t packs = layer.size / width;
+    const ReducePlan plan = ReducePlan::make(packs, layer.rows, true);
+    return make_cuda_kernel(
+        request,
+        [packs, plan](const Queue& queue, const KernelArgs& v) {
+            reduce(queue, "layer_norm_backward_weights", plan,
+                   Gradients{packs, packed_input<width>(v.input<Stored>(0)), packed_input<width>(v.input<Stored>(1)),
+                             v.input<Stored>(2), v.input<Stored>(3), v.output<Stored>(0), v.output<Stored>(1)},
+                   v.scratch);
+        },
+        plan.scratch_bytes<Gradients>());
+}
+
 KernelPtr make_layer_norm_backward_weights(const LayerNormBackwardWeights& op, KernelRequest& request) {
     request.want_all_contiguous();
     const LayerRows layer(request.in[0].shape, op.dims);
-    const ReducePlan plan = ReducePlan::make(layer.size, layer.rows, true);
     return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(
-            request,
-            [layer, plan](const Queue& queue, const KernelArgs& v) {
-                reduce(queue, "layer_norm_backward_weights", plan,
-                       WeightGradients<T>{layer.size, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
-                                          v.output<T>(0), v.output<T>(1)},
-                       v.scratch);
-            },
-            plan.scratch_bytes<WeightGradients<T>>());
+        using Stored = decltype(zero);
+        constexpr int wide = std::min(widest<Stored>, 4);  // sums of more would leave registers for few threads
+        return layer.size % wide == 0 ? weight_gradients<Stored, wide>(request, layer)
+                                      : weight_gradients<Stored, 1>(request, layer);
     });
 }
 

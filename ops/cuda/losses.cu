@@ -1,9 +1,13 @@
 // Negative log-likelihood, and whether a loss is finite.
+#include "lockstep/ops/cuda/batch.h"
 #include "lockstep/ops/cuda/image_index.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
+#include "lockstep/ops/cuda/pack.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/report.h"
+#include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/nn_operations.h"
 
 namespace lockstep::cuda {
@@ -17,6 +21,8 @@ struct NllSums {
 
 template <class T>
 struct NllRows {
+    using Plans = NoColumns;
+    static constexpr int at_once = 8;  // rows whose loads are in flight
     using Value = NllSums;
     const T* log_probabilities;  // or null if only the weight is requested
     StridedIndex<2> positions;   // log_probabilities of the first class, target
@@ -33,18 +39,31 @@ struct NllRows {
     std::int64_t first_row;
 
     LOCKSTEP_HD_INLINE Value zero() const { return {0, 0, -1}; }
-    LOCKSTEP_HD_INLINE void add(Value& value, std::int64_t, std::int64_t row) const {
-        const auto at = positions(row);
-        const std::int64_t t = target[at.of[1]];
-        if (t == ignore_index) return;
-        if (t < 0 || t >= classes) {
-            if (value.bad_row < 0 || row < value.bad_row) value.bad_row = row;
-            return;
+    /// Targets are loaded first, then what depends on them: no load of a batch waits for another one of its kind.
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        LOCKSTEP_NO_UNROLL
+        for (std::int64_t k = first; k < end; k += at_once * step) {
+            std::int64_t from[at_once], targets[at_once];
+            T probabilities[at_once];
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < at_once; ++i) {
+                from[i] = 0;
+                targets[i] = ignore_index;
+                if (k + i * step >= end) continue;
+                const auto at = positions(k + i * step);
+                from[i] = at.of[0];
+                targets[i] = target[at.of[1]];
+            }
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < at_once; ++i) {
+                probabilities[i] = T();
+                if (log_probabilities != nullptr && is_class(targets[i]))
+                    probabilities[i] = log_probabilities[from[i] + targets[i] * class_stride];
+            }
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < at_once; ++i) add_row(value, k + i * step, targets[i], probabilities[i]);
         }
-        const double w = weights != nullptr ? static_cast<double>(weights[t * weight_stride]) : 1.0;
-        if (log_probabilities != nullptr)
-            value.numerator -= w * static_cast<double>(log_probabilities[at.of[0] + t * class_stride]);
-        value.weight += w;
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
         value.numerator += other.numerator;
@@ -52,66 +71,105 @@ struct NllRows {
         if (other.bad_row >= 0 && (value.bad_row < 0 || other.bad_row < value.bad_row)) value.bad_row = other.bad_row;
     }
     LOCKSTEP_HD_INLINE void finish(std::int64_t, const Value& value) const {
-        *numerator = static_cast<T>(value.numerator);
-        *weight = static_cast<T>(value.weight);
+        *numerator = CastTo<T>::from(value.numerator);
+        *weight = CastTo<T>::from(value.weight);
         if (value.bad_row >= 0)
             report(status, StatusCode::target_out_of_range, shard, step, first_row + value.bad_row / inner,
                    target[positions(value.bad_row).of[1]]);
     }
+
+private:
+    LOCKSTEP_HD_INLINE bool is_class(std::int64_t t) const { return t >= 0 && t < classes && t != ignore_index; }
+    LOCKSTEP_HD_INLINE void add_row(Value& value, std::int64_t row, std::int64_t t, T probability) const {
+        if (is_class(t)) {
+            const double w = weights != nullptr ? static_cast<double>(upcast(weights[t * weight_stride])) : 1.0;
+            value.numerator -= w * static_cast<double>(upcast(probability));
+            value.weight += w;
+        } else if (t != ignore_index && (value.bad_row < 0 || row < value.bad_row)) {
+            value.bad_row = row;
+        }
+    }
 };
 
-/// Gradients of one target, whose only element that is not zero is that of its class.
-template <class T>
+/// Gradients of targets. The only element of a position that is not zero is that of its class.
+template <class Stored>
 struct NllGradient {
+    using T = UpcastType<Stored>;
     StridedIndex<1> targets;
-    T* d;  // (N, C, ...) row-major
-    const T* gradient;
+    Stored* d;  // (N, C, ...) row-major
+    const Stored* gradient;
     const std::int64_t* target;
-    const T* weights;
+    const Stored* weights;
     std::int64_t weight_stride;
     std::int64_t ignore_index, classes, inner;
 
-    LOCKSTEP_HD_INLINE T value(std::int64_t t) const {
-        return weights != nullptr ? -*gradient * weights[t * weight_stride] : -*gradient;
+    LOCKSTEP_HD_INLINE std::int64_t target_of(std::int64_t position) const { return target[targets(position).of[0]]; }
+    LOCKSTEP_HD_INLINE Stored value(std::int64_t t) const {
+        const T from = upcast(*gradient);
+        return CastTo<Stored>::from(weights != nullptr ? -from * upcast(weights[t * weight_stride]) : -from);
     }
     LOCKSTEP_HD_INLINE bool counts(std::int64_t t) const { return t >= 0 && t < classes && t != ignore_index; }
 };
 
-/// One thread per target: adjacent threads write adjacent elements of each class.
-template <class T>
+/// One thread per pack of adjacent positions: adjacent threads write adjacent packs of each class.
+template <class Stored, int width>
 struct NllBackwardPositions {
-    NllGradient<T> of;
+    NllGradient<Stored> of;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        const std::int64_t t = of.target[of.targets(i).of[0]];
-        const bool counts = of.counts(t);
-        const T value = counts ? of.value(t) : T(0);
-        const std::int64_t row = quick_quotient(i, of.inner);
-        T* to = of.d + row * of.classes * of.inner + (i - row * of.inner);
-        for (std::int64_t c = 0; c < of.classes; ++c, to += of.inner) *to = counts && c == t ? value : T(0);
+        std::int64_t t[width];
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < width; ++j) t[j] = of.target_of(i * width + j);
+        Stored values[width];
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < width; ++j) {
+            if (!of.counts(t[j])) t[j] = -1;
+            values[j] = t[j] >= 0 ? of.value(t[j]) : Stored();
+        }
+        const std::int64_t row = quick_quotient(i * width, of.inner);
+        Stored* to = of.d + row * of.classes * of.inner + (i * width - row * of.inner);
+        for (std::int64_t c = 0; c < of.classes; ++c, to += of.inner) {
+            Pack<Stored, width> pack;
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j) pack.of[j] = t[j] == c ? values[j] : Stored();
+            store_pack(to, pack);
+        }
     }
 };
 
-/// For inner == 1. A thread has one class in several rows, so that it divides once.
-template <class T>
+/// For inner == 1: packs of adjacent classes of a row, whose targets are loaded several at once.
+template <class Stored, int width>
 struct NllBackwardRows {
-    NllGradient<T> of;
-    std::int64_t rows, rows_ahead;
+    static constexpr int at_once = 4;
+    NllGradient<Stored> of;
+    std::int64_t packs_of_row, packs, threads;
 
-    NllBackwardRows(const NllGradient<T>& gradient, std::int64_t count)
+    NllBackwardRows(const NllGradient<Stored>& gradient, std::int64_t rows)
         : of(gradient),
-          rows(count),
-          rows_ahead(std::clamp<std::int64_t>(enough_threads / std::max<std::int64_t>(gradient.classes, 1), 1,
-                                              std::max<std::int64_t>(count, 1))) {}
-    std::int64_t threads() const { return rows > 0 ? rows_ahead * of.classes : 0; }
+          packs_of_row(gradient.classes / width),
+          packs(rows * packs_of_row),
+          threads(std::min(packs, enough_threads)) {}
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        const std::int64_t first = quick_quotient(thread, of.classes);
-        const std::int64_t c = thread - first * of.classes;
-        for (std::int64_t row = first; row < rows; row += rows_ahead) {
-            const std::int64_t t = of.target[of.targets(row).of[0]];
-            of.d[row * of.classes + c] = t == c && t != of.ignore_index ? of.value(t) : T(0);
-        }
+        for_loaded<at_once>(
+            thread, packs, threads,
+            [&](std::int64_t pack) {
+                const std::int64_t row = quick_quotient(pack, packs_of_row);
+                const std::int64_t first = (pack - row * packs_of_row) * width, t = of.target_of(row);
+                const bool here = t >= first && t < first + width && t != of.ignore_index;
+                return here ? t - first : std::int64_t{-1};  // place of its class in the pack
+            },
+            [&](std::int64_t place, std::int64_t pack) {
+                Pack<Stored, width> values = {};
+                if (place >= 0) {
+                    const std::int64_t t = pack % packs_of_row * width + place;
+                    const Stored value = of.value(t);
+                    LOCKSTEP_UNROLL
+                    for (int j = 0; j < width; ++j)
+                        if (j == place) values.of[j] = value;
+                }
+                store_pack(of.d + pack * width, values);
+            });
     }
 };
 
@@ -142,7 +200,7 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
     Shape of_one_class = x.strides;
     of_one_class.erase(1);
     const Shape strides[] = {of_one_class, request.in[1].strides};
-    return visit_float(op.name, x.dtype, [&](auto zero) {
+    return visit_any_float(op.name, x.dtype, [&](auto zero) {
         using T = decltype(zero);
         NllRows<T> rows{};
         rows.positions = make_index(request.in[1].shape, strides, Order::logical);
@@ -170,11 +228,21 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
     });
 }
 
+template <int width, class T>
+void nll_backward(const Queue& queue, const NllGradient<T>& of) {
+    if (of.inner == 1) {
+        const NllBackwardRows<T, width> rows(of, of.targets.count);
+        launch(queue, "nll_backward", rows.threads, rows);
+    } else {
+        launch(queue, "nll_backward", of.targets.count / width, NllBackwardPositions<T, width>{of});
+    }
+}
+
 KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
     const TensorMeta& d = request.out[0];
     const TensorMeta& target = request.in[1];
     const Shape strides[] = {target.strides};
-    return visit_float(op.name, d.dtype, [&](auto zero) {
+    return visit_any_float(op.name, d.dtype, [&](auto zero) {
         using T = decltype(zero);
         NllGradient<T> of{};
         of.targets = make_index(target.shape, strides, Order::logical);
@@ -188,14 +256,22 @@ KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
             bound.gradient = v.input<T>(0);
             bound.target = v.input<std::int64_t>(1);
             bound.weights = v.input<T>(2);
-            if (bound.inner == 1) {
-                const NllBackwardRows<T> rows(bound, bound.targets.count);
-                launch(queue, "nll_backward", rows.threads(), rows);
-            } else {
-                launch(queue, "nll_backward", bound.targets.count, NllBackwardPositions<T>{bound});
-            }
+            constexpr int wide = widest<T>;
+            if ((bound.inner == 1 ? bound.classes : bound.inner) % wide == 0 && are_aligned<wide>(bound.d))
+                nll_backward<wide>(queue, bound);
+            else
+                nll_backward<1>(queue, bound);
         });
     });
+}
+
+/// `make` if all operands but the target have one 16-bit dtype; null otherwise.
+template <class Op, KernelPtr (*make)(const Op&, KernelRequest&)>
+KernelPtr make_half_nll(const Op& op, KernelRequest& request) {
+    const DType dtype = request.out[0].dtype;
+    const bool weighted = request.has_in(2);
+    if (request.in[0].dtype != dtype || (weighted && request.in[2].dtype != dtype)) return nullptr;
+    return make(op, request);
 }
 
 KernelPtr make_check_finite(const CheckFinite& op, KernelRequest& request) {
@@ -214,6 +290,8 @@ void add_loss_kernels(KernelTable& table) {
     table.add<NllForward, make_nll_forward>();
     table.add<NllBackward, make_nll_backward>();
     table.add<CheckFinite, make_check_finite>();
+    table.add_half_types<NllForward, make_half_nll<NllForward, make_nll_forward>>();
+    table.add_half_types<NllBackward, make_half_nll<NllBackward, make_nll_backward>>();
 }
 
 }  // namespace lockstep::cuda

@@ -32,12 +32,30 @@ struct PackedInput {
     const T* data;
     bool aligned;
 
-    LOCKSTEP_HD_INLINE Pack<T, width> load(std::int64_t pack) const {
-        const T* const from = data + pack * width;
+    LOCKSTEP_HD_INLINE Pack<T, width> load(std::int64_t pack) const { return at(pack * width); }
+    /// The pack that begins at an element, which is a multiple of `width`.
+    LOCKSTEP_HD_INLINE Pack<T, width> at(std::int64_t element) const {
+        const T* const from = data + element;
         if (aligned) return load_pack<width>(from);
         Pack<T, width> values;
         for (int i = 0; i < width; ++i) values.of[i] = from[i];
         return values;
+    }
+};
+
+/// The same for a tensor that is written.
+template <class T, int width>
+struct PackedOutput {
+    T* data;
+    bool aligned;
+
+    LOCKSTEP_HD_INLINE void store(std::int64_t pack, const Pack<T, width>& values) const {
+        T* const to = data + pack * width;
+        if (aligned) {
+            store_pack(to, values);
+            return;
+        }
+        for (int i = 0; i < width; ++i) to[i] = values.of[i];
     }
 };
 
@@ -48,6 +66,10 @@ bool are_aligned(const T*... addresses) {
 }
 template <int width, class T>
 PackedInput<T, width> packed_input(const T* data) {
+    return {data, are_aligned<width>(data)};
+}
+template <int width, class T>
+PackedOutput<T, width> packed_output(T* data) {
     return {data, are_aligned<width>(data)};
 }
 

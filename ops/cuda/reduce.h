@@ -24,17 +24,18 @@ struct ReducePlan {
     static constexpr int warp_threads = 32;
 
     /// Lanes and parts for a shape. `across`: adjacent memory belongs to different outputs rather than to elements of
-    /// one output, so that threads with adjacent reads compute separate outputs.
-    static ReducePlan make(std::int64_t outputs, std::int64_t count, bool across) {
+    /// one output, so that threads with adjacent reads compute separate outputs. `width`: each of the `count` elements
+    /// is a pack of this many.
+    static ReducePlan make(std::int64_t outputs, std::int64_t count, bool across, int width = 1) {
         ReducePlan plan{outputs, count, 1, 1, 0};
         if (across && count > warp_threads && outputs < enough_threads / 4) {
             plan.columns = 1;
             while (plan.columns < warp_threads && plan.columns < outputs) plan.columns *= 2;
             plan.lanes = block_threads / plan.columns;
-        } else if (!across && count > warp_threads) {
-            plan.lanes = count > 2048 ? block_threads : warp_threads;
+        } else if (!across && count * width > warp_threads) {
+            plan.lanes = count * width > 2048 ? block_threads : warp_threads;
         }
-        const std::int64_t useful = count / (plan.lanes * 16);
+        const std::int64_t useful = count / (plan.lanes * std::max(16 / width, 4));
         const std::int64_t threads = plan.columns > 0 ? enough_threads / 2 : enough_threads;  // with wide loads
         const std::int64_t wanted = threads / std::max<std::int64_t>(1, outputs * plan.lanes);
         plan.parts =
@@ -64,6 +65,13 @@ LOCKSTEP_HD_INLINE auto begin_lane(const R& r, std::int64_t output) {
         return output;
 }
 
+/// Plans of a reduction whose other forms need not be compiled.
+struct OnlyColumns {};  // or jobs of one lane
+struct NoColumns {};
+struct AnyPlan {};
+template <class R, class Restriction>
+concept HasPlans = std::is_same_v<typename R::Plans, Restriction>;
+
 /// Result of one lane. R offers
 ///   Value                                       accumulator
 ///   Value zero() const
@@ -71,6 +79,7 @@ LOCKSTEP_HD_INLINE auto begin_lane(const R& r, std::int64_t output) {
 ///   void add(Value&, output, element) const     adds one element; with `begin`, takes a `const Lane&` as output
 ///   void join(Value&, const Value&) const       adds the values that are later in order
 ///   void finish(output, const Value&) const     stores the result
+///   Plans                                       optional: OnlyColumns, NoColumns or AnyPlan
 /// or, in place of `begin` and `add`,
 ///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
 /// If an output is a pack of adjacent results, and Value an array with one value for each, R offers as well
@@ -245,34 +254,31 @@ void join_parts(const Queue& queue, const char* name, const ReducePlan& plan, co
         reduce_together<ReducePlan::warp_threads>(queue, name, plan, parts, nowhere);
 }
 
-/// Results of an output.
+/// Enqueues the jobs of a plan. No kernels are compiled for plans that R never has.
 template <class R>
-constexpr int results_of() {
-    if constexpr (requires { R::channels; })
-        return R::channels;
-    else
-        return 1;
+void reduce_parts(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
+                  typename R::Value* partial) {
+    constexpr int warp = ReducePlan::warp_threads;
+    if (plan.lanes == 1) return launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial});
+    if constexpr (!HasPlans<R, NoColumns>)
+        if (plan.columns > 0) return reduce_by_columns(queue, name, plan, r, partial);
+    if constexpr (!HasPlans<R, OnlyColumns>) {
+        if (plan.lanes == block_threads)
+            reduce_together<block_threads>(queue, name, plan, r, partial);
+        else
+            reduce_together<warp>(queue, name, plan, r, partial);
+    }
 }
 
 /// Enqueues the reduction. `scratch`: plan.scratch_bytes<R>() bytes.
 template <class R>
 void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const R& r, void* scratch) {
     if (plan.outputs <= 0) return;
-    constexpr int warp = ReducePlan::warp_threads;
     auto* partial = static_cast<typename R::Value*>(scratch);
-    if (plan.columns > 0)
-        reduce_by_columns(queue, name, plan, r, partial);
-    else if (plan.lanes == 1)
-        launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial});
-    else if constexpr (results_of<R>() == 1) {  // packs of results are adjacent: their plans have columns
-        if (plan.lanes == block_threads)
-            reduce_together<block_threads>(queue, name, plan, r, partial);
-        else
-            reduce_together<warp>(queue, name, plan, r, partial);
-    }
+    reduce_parts(queue, name, plan, r, partial);
     if (plan.parts == 1) return;
     if constexpr (requires { r.single(); })
-        join_parts(queue, name, plan.of_parts(results_of<R>()), r.single(), scratch);
+        join_parts(queue, name, plan.of_parts(R::channels), r.single(), scratch);
     else
         join_parts(queue, name, plan.of_parts(1), r, scratch);
 }

@@ -1,7 +1,9 @@
 // Sums and the largest element.
+#include "lockstep/ops/cuda/batch.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
+#include "lockstep/ops/cuda/pack.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/running_sum.h"
 #include "lockstep/ops/cuda/scalars.h"
@@ -17,31 +19,76 @@ namespace {
 
 // ---- sums -------------------------------------------------------------------------------------------------------
 
-template <class T>
+/// `across`: packs of adjacent sums rather than of adjacent elements of a sum.
+template <class T, int width, bool across>
 struct SumElements {
-    using Value = SumOf<UpcastType<T>>;
-    StridedIndex<2> kept;  // x, y
-    StridedIndex<1> reduced;
-    const T* x;
+    using Plans = std::conditional_t<width == 1, void, std::conditional_t<across, OnlyColumns, NoColumns>>;
+    static constexpr int sums = across ? width : 1;                              // in a pack
+    static constexpr int at_once = width > 1 && width * sizeof(T) < 16 ? 8 : 4;  // loads in flight
+    static constexpr bool rows_of_packs = width > 1 && across;                   // at one distance from each other
+    struct Value {
+        SumOf<UpcastType<T>> of[sums];
+    };
+    StridedIndex<2> kept;     // first elements of x and of y
+    StridedIndex<1> reduced;  // first elements of x
+    std::int64_t y_step;      // from a sum of a pack to the next
+    PackedInput<T, width> x;
     T* y;
 
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
-    LOCKSTEP_HD_INLINE void add_all(Value& sum, std::int64_t output, std::int64_t first, std::int64_t end,
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
-        const T* const from = x + kept(output).of[0];
-        if (reduced.dims > 1) {
-            for (std::int64_t k = first; k < end; k += step) sum.add(upcast(from[reduced(k).of[0]]));
+        const PackedInput<T, width> from{x.data + kept(output).of[0], x.aligned};
+        const auto use = [&](const Pack<T, width>& pack, std::int64_t) {
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j) value.of[across ? j : 0].add(upcast(pack.of[j]));
+        };
+        if (!rows_of_packs && reduced.dims > 1) {
+            for_loaded<at_once>(
+                first, end, step, [&](std::int64_t k) { return from.at(reduced(k).of[0]); }, use);
             return;
         }
         const std::int64_t stride = reduced.dims == 1 ? reduced.strides[0][0] : 0;
-        LOCKSTEP_UNROLL_4
-        for (std::int64_t k = first; k < end; k += step) sum.add(upcast(from[k * stride]));
+        for_loaded<at_once>(
+            first, end, step, [&](std::int64_t k) { return from.at(k * stride); }, use);
     }
-    LOCKSTEP_HD_INLINE void join(Value& sum, const Value& other) const { sum.add(other); }
-    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& sum) const {
-        y[kept(output).of[1]] = CastTo<T>::from(sum.value());
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
+        for (int j = 0; j < sums; ++j) value.of[j].add(other.of[j]);
+    }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
+        T* const to = y + kept(output).of[1];
+        for (int j = 0; j < sums; ++j) to[j * y_step] = CastTo<T>::from(value.of[j].value());
     }
 };
+
+/// Makes packs of `width` adjacent elements of tensor 0 the elements of a walk. False if they cannot begin at each of
+/// its steps and of those of `other`.
+bool make_packs(Walk& walk, int tensors, const Walk& other, int width) {
+    const int inner = walk.sizes.dims() - 1;
+    if (inner < 0 || walk.strides[0][inner] != 1 || walk.sizes[inner] % width != 0) return false;
+    for (int d = 0; d < inner; ++d)
+        if (walk.strides[0][d] % width != 0) return false;
+    for (const std::int64_t stride : other.strides[0])
+        if (stride % width != 0) return false;
+    walk.sizes[inner] /= width;
+    for (int t = 0; t < tensors; ++t) walk.strides[t][inner] *= width;
+    return true;
+}
+
+template <class T, int width, bool across>
+KernelPtr sum_of_packs(const KernelRequest& request, const SumElements<T, width, across>& functor,
+                       const ReducePlan& plan) {
+    using Elements = SumElements<T, width, across>;
+    return make_cuda_kernel(
+        request,
+        [functor, plan](const Queue& queue, const KernelArgs& v) {
+            Elements bound = functor;
+            bound.x = packed_input<width>(v.input<T>(0));
+            bound.y = v.output<T>(0);
+            reduce(queue, "sum", plan, bound, v.scratch);
+        },
+        plan.scratch_bytes<Elements>());
+}
 
 template <class T>
 KernelPtr sum_kernel(const Sum& op, KernelRequest& request) {
@@ -49,38 +96,60 @@ KernelPtr sum_kernel(const Sum& op, KernelRequest& request) {
     Shape y_strides;
     for (int d = 0; d < request.in[0].shape.dims(); ++d)
         if ((op.dims >> d & 1u) == 0) y_strides.push_back(request.out[0].strides[d]);
-    const ReducePlan plan = plan_of(split);
     // In the order of memory: adjacent threads read adjacent elements.
-    const Shape kept[] = {split.kept_strides, y_strides}, reduced[] = {split.reduced_strides};
-    const SumElements<T> functor{make_index(split.kept, kept, Order::memory),
-                                 make_index(split.reduced, reduced, Order::memory), nullptr, nullptr};
-    return make_cuda_kernel(
-        request,
-        [functor, plan](const Queue& queue, const KernelArgs& v) {
-            SumElements<T> bound = functor;
-            bound.x = v.input<T>(0);
-            bound.y = v.output<T>(0);
-            reduce(queue, "sum", plan, bound, v.scratch);
-        },
-        plan.scratch_bytes<SumElements<T>>());
+    Walk kept = make_walk(split.kept, {split.kept_strides, y_strides}, Order::memory);
+    Walk reduced = make_walk(split.reduced, {split.reduced_strides}, Order::memory);
+    const auto made = [&](auto width, auto across) {
+        constexpr int wide = decltype(width)::value;
+        const ReducePlan plan = ReducePlan::make(kept.sizes.numel(), reduced.sizes.numel(), split.across,
+                                                 decltype(across)::value ? 1 : wide);
+        const std::int64_t y_step = kept.sizes.empty() ? 0 : kept.strides[1][kept.sizes.dims() - 1] / wide;
+        return sum_of_packs<T, wide, decltype(across)::value>(
+            request, {strided_index<2>(kept), strided_index<1>(reduced), y_step, {}, nullptr}, plan);
+    };
+    if constexpr (sizeof(T) <= 4 && !std::is_integral_v<T>) {
+        using Wide = std::integral_constant<int, widest<T>>;
+        using Four = std::integral_constant<int, 4>;  // sums of more would leave registers for few threads
+        if (split.across && reduced.sizes.dims() <= 1 && make_packs(kept, 2, reduced, Four()))
+            return made(Four(), std::true_type());
+        if (!split.across && make_packs(reduced, 1, kept, Wide())) return made(Wide(), std::false_type());
+    }
+    return made(std::integral_constant<int, 1>(), std::false_type());
 }
 
-template <class T>
+/// Packs of dense tensors. `width` 1: elements of tensors with any strides.
+template <class T, int width>
 struct SumSquaredError {
-    using Value = SumOf<T>;
+    using Plans = NoColumns;
+    static constexpr int at_once = sizeof(T) < 4 ? 2 : 4;  // loads of each tensor in flight
+    using Value = SumOf<UpcastType<T>>;
     StridedIndex<2> index;  // a, b
-    const T* a;
-    const T* b;
+    PackedInput<T, width> a, b;
     T* y;
 
+    struct Packs {
+        Pack<T, width> a, b;
+    };
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
-    LOCKSTEP_HD_INLINE void add(Value& sum, std::int64_t, std::int64_t k) const {
-        const auto at = index(k);
-        const T difference = a[at.of[0]] - b[at.of[1]];
-        sum.add(difference * difference);
+    LOCKSTEP_HD_INLINE void add_all(Value& sum, std::int64_t, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        for_loaded<at_once>(
+            first, end, step,
+            [&](std::int64_t k) {
+                if constexpr (width > 1) return Packs{a.load(k), b.load(k)};
+                const auto at = index(k);
+                return Packs{a.at(at.of[0]), b.at(at.of[1])};
+            },
+            [&](const Packs& packs, std::int64_t) {
+                LOCKSTEP_UNROLL
+                for (int j = 0; j < width; ++j) {
+                    const auto difference = upcast(packs.a.of[j]) - upcast(packs.b.of[j]);
+                    sum.add(difference * difference);
+                }
+            });
     }
     LOCKSTEP_HD_INLINE void join(Value& sum, const Value& other) const { sum.add(other); }
-    LOCKSTEP_HD_INLINE void finish(std::int64_t, const Value& sum) const { *y = sum.value(); }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t, const Value& sum) const { *y = CastTo<T>::from(sum.value()); }
 };
 
 // ---- the largest ------------------------------------------------------------------------------------------------
@@ -91,18 +160,32 @@ struct Largest {
     std::int64_t where;  // -1: none yet
 };
 
-template <class Stored>
+template <class Stored, int width>
 struct FindLargest {
-    using Value = Largest<UpcastType<Stored>>;
+    using Plans = std::conditional_t<width == 1, void, NoColumns>;
+    static constexpr int at_once = sizeof(Stored) * width < 16 ? 8 : 4;  // loads in flight
+    using T = UpcastType<Stored>;
+    using Value = Largest<T>;
     StridedIndex<2> kept;  // x, y
-    std::int64_t stride;
-    const Stored* x;
+    std::int64_t stride;   // from a pack to the next, in packs
+    PackedInput<Stored, width> x;
     std::int64_t* y;
 
     LOCKSTEP_HD_INLINE Value zero() const { return {0, -1}; }
-    LOCKSTEP_HD_INLINE const Stored* begin(std::int64_t output) const { return x + kept(output).of[0]; }
-    LOCKSTEP_HD_INLINE void add(Value& best, const Stored* from, std::int64_t k) const {
-        join(best, {upcast(from[k * stride]), k});
+    LOCKSTEP_HD_INLINE void add_all(Value& best, std::int64_t output, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        const PackedInput<Stored, width> from{x.data + kept(output).of[0], x.aligned};
+        for_loaded<at_once>(
+            first, end, step, [&](std::int64_t k) { return from.load(k * stride); },
+            [&](const Pack<Stored, width>& pack, std::int64_t k) {
+                LOCKSTEP_UNROLL
+                for (int j = 0; j < width; ++j) {
+                    // In increasing order: equal elements do not replace it.
+                    const T value = upcast(pack.of[j]);
+                    if (best.where < 0 || (!(value <= best.value) && best.value == best.value))
+                        best = {value, k * width + j};
+                }
+            });
     }
     /// The first of equal elements, regardless of the order of evaluation; NaN is larger than everything, as in
     /// PyTorch.
@@ -133,37 +216,63 @@ KernelPtr make_squared_error_forward(const SquaredErrorForward& op, KernelReques
     const TensorMeta& a = request.in[0];
     const Shape strides[] = {a.strides, request.in[1].strides};
     const StridedIndex<2> index = make_index(a.shape, strides, Order::memory);
-    const ReducePlan plan = ReducePlan::make(1, a.numel(), false);
-    return visit_float(op.name, a.dtype, [&](auto zero) {
+    const bool dense = index.dims == 0 || (index.dims == 1 && index.strides[0][0] == 1 && index.strides[1][0] == 1);
+    return visit_any_float(op.name, a.dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(
-            request,
-            [index, plan](const Queue& queue, const KernelArgs& v) {
-                reduce(queue, "squared_error", plan,
-                       SumSquaredError<T>{index, v.input<T>(0), v.input<T>(1), v.output<T>(0)}, v.scratch);
-            },
-            plan.scratch_bytes<SumSquaredError<T>>());
+        const auto made = [&](auto width) {
+            constexpr int wide = decltype(width)::value;
+            using Error = SumSquaredError<T, wide>;
+            const ReducePlan plan = ReducePlan::make(1, index.count / wide, false, wide);
+            return make_cuda_kernel(
+                request,
+                [index, plan](const Queue& queue, const KernelArgs& v) {
+                    reduce(queue, "squared_error", plan,
+                           Error{index, packed_input<wide>(v.input<T>(0)), packed_input<wide>(v.input<T>(1)),
+                                 v.output<T>(0)},
+                           v.scratch);
+                },
+                plan.template scratch_bytes<Error>());
+        };
+        constexpr int wide = widest<T>;
+        return dense && index.count % wide == 0 ? made(std::integral_constant<int, wide>())
+                                                : made(std::integral_constant<int, 1>());
     });
+}
+
+/// Null if the dtypes differ, including those of scalars.
+KernelPtr make_half_squared_error_forward(const SquaredErrorForward& op, KernelRequest& request) {
+    const bool alike = request.in[0].dtype == request.in[1].dtype && request.in[0].dtype == request.out[0].dtype;
+    return alike ? make_squared_error_forward(op, request) : nullptr;
 }
 
 KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
     const TensorMeta& x = request.in[0];
     const Split split = split_dims(x, 1u << op.dim);
-    const ReducePlan plan = plan_of(split);
     Shape y_strides;
     for (int d = 0; d < x.shape.dims(); ++d)
         if (d != op.dim) y_strides.push_back(request.out[0].strides[d]);
-    const Shape strides[] = {split.kept_strides, y_strides};
-    const StridedIndex<2> kept = make_index(split.kept, strides, Order::memory);
+    const Walk kept = make_walk(split.kept, {split.kept_strides, y_strides}, Order::memory);
     return visit_any_float(op.name, x.dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(
-            request,
-            [kept, plan, stride = x.strides[op.dim]](const Queue& queue, const KernelArgs& v) {
-                reduce(queue, "argmax", plan, FindLargest<T>{kept, stride, v.input<T>(0), v.output<std::int64_t>(0)},
-                       v.scratch);
-            },
-            plan.scratch_bytes<FindLargest<T>>());
+        const auto made = [&](auto width, std::int64_t stride) {
+            constexpr int wide = decltype(width)::value;
+            using Find = FindLargest<T, wide>;
+            const ReducePlan plan =
+                ReducePlan::make(split.kept.numel(), split.reduced.numel() / wide, wide == 1 && split.across, wide);
+            return make_cuda_kernel(
+                request,
+                [index = strided_index<2>(kept), plan, stride](const Queue& queue, const KernelArgs& v) {
+                    reduce(queue, "argmax", plan,
+                           Find{index, stride, packed_input<wide>(v.input<T>(0)), v.output<std::int64_t>(0)},
+                           v.scratch);
+                },
+                plan.template scratch_bytes<Find>());
+        };
+        constexpr int wide = widest<T>;
+        Walk reduced = make_walk(split.reduced, {split.reduced_strides}, Order::memory);
+        return !split.across && make_packs(reduced, 1, kept, wide)
+                   ? made(std::integral_constant<int, wide>(), 1)
+                   : made(std::integral_constant<int, 1>(), x.strides[op.dim]);
     });
 }
 
@@ -175,6 +284,7 @@ void add_reduction_kernels(KernelTable& table) {
     table.add<SquaredErrorForward, make_squared_error_forward>();
     table.add_half_types<Sum, make_for_one_dtype<Sum, make_sum>>();
     table.add_half_types<ArgMax, make_argmax>();
+    table.add_half_types<SquaredErrorForward, make_half_squared_error_forward>();
 }
 
 }  // namespace lockstep::cuda

@@ -4,11 +4,14 @@
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
+#include "lockstep/ops/cuda/pack.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/rows.h"
 #include "lockstep/ops/cuda/running_sum.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/softmax_columns.h"
 #include "lockstep/ops/cuda/split.h"
+#include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/round_up.h"
 
@@ -26,19 +29,6 @@ StridedIndex<2> index_of(const Shape& sizes, const Shape& a, const Shape& b) {
     return make_index(sizes, all, Order::logical);
 }
 
-/// Sum of exp(x - largest).
-template <class T>
-struct Exponentials {
-    T largest;
-    RunningSum<T> sum;
-
-    /// Makes the sum relative to a larger `to`.
-    LOCKSTEP_HD_INLINE void rescale(T to) {
-        if (largest != to) sum.scale(std::exp(largest - to));
-        largest = to;
-    }
-};
-
 template <class T, bool logarithm>
 struct SumExponentials {
     using Value = Exponentials<T>;
@@ -50,21 +40,8 @@ struct SumExponentials {
 
     LOCKSTEP_HD_INLINE Value zero() const { return {-std::numeric_limits<T>::infinity(), {}}; }
     LOCKSTEP_HD_INLINE const T* begin(std::int64_t output) const { return x + kept(output).of[0]; }
-    LOCKSTEP_HD_INLINE void add(Value& value, const T* from, std::int64_t k) const {
-        const T element = from[k * stride];
-        if (element == -std::numeric_limits<T>::infinity()) return;
-        if (element > value.largest) value.rescale(element);
-        // Not a number for infinity and NaN.
-        value.sum.add(element == value.largest ? T(1) + (element - element) : std::exp(element - value.largest));
-    }
-    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
-        Value more = other;
-        if (more.largest > value.largest)
-            value.rescale(more.largest);
-        else
-            more.rescale(value.largest);
-        value.sum.add(more.sum);
-    }
+    LOCKSTEP_HD_INLINE void add(Value& value, const T* from, std::int64_t k) const { value.add(from[k * stride]); }
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value.add(other); }
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
         largest[output] = value.largest;
         largest[outputs + output] = logarithm ? std::log(value.sum.value()) : value.sum.value();
@@ -125,7 +102,7 @@ struct SoftmaxBackwardElement {
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         const auto at = index(i);
         const T gradient = dy[at.of[1]], result = y[at.of[2]], sum = sums[at.of[3]];
-        dx[at.of[0]] = logarithm ? gradient - std::exp(result) * sum : result * (gradient - sum);
+        dx[at.of[0]] = softmax_gradient<logarithm>(gradient, result, sum);
     }
 };
 
@@ -133,6 +110,7 @@ struct SoftmaxBackwardElement {
 
 template <class Stored, bool logarithm>
 struct SoftmaxRow {
+    using Element = Stored;
     using T = UpcastType<Stored>;
     int size;
     const Stored* x;
@@ -140,29 +118,33 @@ struct SoftmaxRow {
 
     template <class Group>
     LOCKSTEP_ROW_FUNCTION void operator()(const Group& group, std::int64_t row) const {
-        const Stored* const from = x + row * size;
-        Stored* const to = y + row * size;
-        T values[Group::items];
+        typename Group::template Packs<T> values;
+        group.load_as(x + row * size, size, values);
         T largest = -std::numeric_limits<T>::infinity(), sum = T(0);
-        group.each(size, [&](int i, int k) {
-            values[i] = upcast(from[k]);
-            if (values[i] > largest) largest = values[i];
+        group.each(size, [&](int p, int j) {
+            if (values[p].of[j] > largest) largest = values[p].of[j];
         });
         largest = largest_of(group, largest);
-        group.each(size, [&](int i, int) {
-            const T down = values[i] - largest, power = std::exp(down);
+        group.each(size, [&](int p, int j) {
+            const T down = values[p].of[j] - largest, power = std::exp(down);
             sum += power;
-            values[i] = logarithm ? down : power;
+            values[p].of[j] = logarithm ? down : power;
         });
         sum = sum_of(group, sum);
         const T last = logarithm ? std::log(sum) : T(1) / sum;
-        group.each(
-            size, [&](int i, int k) { to[k] = CastTo<Stored>::from(logarithm ? values[i] - last : values[i] * last); });
+        group.each_pack(size, [&](int p, int k) {
+            Pack<Stored, Group::width> out;
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < Group::width; ++j)
+                out.of[j] = CastTo<Stored>::from(logarithm ? values[p].of[j] - last : values[p].of[j] * last);
+            group.store(y + row * size, k, size, out);
+        });
     }
 };
 
 template <class Stored, bool logarithm>
 struct SoftmaxBackwardRow {
+    using Element = Stored;
     using T = UpcastType<Stored>;
     int size;
     const Stored* dy;
@@ -171,18 +153,22 @@ struct SoftmaxBackwardRow {
 
     template <class Group>
     LOCKSTEP_ROW_FUNCTION void operator()(const Group& group, std::int64_t row) const {
-        const std::int64_t first = row * size;
-        T gradients[Group::items], results[Group::items];
+        typename Group::template Packs<Stored> dys, ys;
+        group.load(dy + row * size, size, dys);
+        group.load(y + row * size, size, ys);
         T sum = T(0);
-        group.each(size, [&](int i, int k) {
-            gradients[i] = upcast(dy[first + k]);
-            results[i] = upcast(y[first + k]);
-            sum += logarithm ? gradients[i] : gradients[i] * results[i];
+        group.each(size, [&](int p, int j) {
+            const T gradient = upcast(dys[p].of[j]);
+            sum += logarithm ? gradient : gradient * upcast(ys[p].of[j]);
         });
         sum = sum_of(group, sum);
-        group.each(size, [&](int i, int k) {
-            dx[first + k] = CastTo<Stored>::from(logarithm ? gradients[i] - std::exp(results[i]) * sum
-                                                           : results[i] * (gradients[i] - sum));
+        group.each_pack(size, [&](int p, int k) {
+            Pack<Stored, Group::width> out;
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < Group::width; ++j)
+                out.of[j] =
+                    CastTo<Stored>::from(softmax_gradient<logarithm>(upcast(dys[p].of[j]), upcast(ys[p].of[j]), sum));
+            group.store(dx + row * size, k, size, out);
         });
     }
 };
@@ -207,8 +193,8 @@ KernelPtr softmax_of_rows(KernelRequest& request) {
     const std::int64_t rows = size > 0 ? request.in[0].numel() / size : 0;
     request.out[0].strides = request.out[0].shape.contiguous_strides();
     return make_cuda_kernel(request, [size, rows](const Queue& queue, const KernelArgs& v) {
-        launch_rows(queue, "softmax", rows, size,
-                    SoftmaxRow<Stored, logarithm>{size, v.input<Stored>(0), v.output<Stored>(0)});
+        const SoftmaxRow<Stored, logarithm> function{size, v.input<Stored>(0), v.output<Stored>(0)};
+        launch_rows(queue, "softmax", rows, size, function, are_aligned<widest<Stored>>(function.x, function.y));
     });
 }
 
@@ -219,10 +205,78 @@ KernelPtr softmax_backward_of_rows(KernelRequest& request) {
     request.want_contiguous(0);
     request.out[0].strides = request.out[0].shape.contiguous_strides();
     return make_cuda_kernel(request, [size, rows](const Queue& queue, const KernelArgs& v) {
-        launch_rows(
-            queue, "softmax_backward", rows, size,
-            SoftmaxBackwardRow<Stored, logarithm>{size, v.input<Stored>(0), v.input<Stored>(1), v.output<Stored>(0)});
+        const SoftmaxBackwardRow<Stored, logarithm> function{size, v.input<Stored>(0), v.input<Stored>(1),
+                                                             v.output<Stored>(0)};
+        launch_rows(queue, "softmax_backward", rows, size, function,
+                    are_aligned<widest<Stored>>(function.dy, function.y, function.dx));
     });
+}
+
+template <class Stored, bool logarithm>
+KernelPtr softmax_of_columns(KernelRequest& request, int dim) {
+    using T = UpcastType<Stored>;
+    constexpr int width = SoftmaxColumns::width<Stored>;
+    using Sums = SumExponentialsOfColumns<Stored, width, logarithm>;
+    request.out[0].strides = request.out[0].shape.contiguous_strides();
+    const SoftmaxColumns columns(request.in[0].shape, dim, width);
+    const ReducePlan plan = columns.plan();
+    const std::size_t of_columns =
+        round_up(static_cast<std::size_t>(plan.outputs * width) * sizeof(T), scratch_alignment);
+    return make_cuda_kernel(
+        request,
+        [columns, plan, of_columns](const Queue& queue, const KernelArgs& v) {
+            auto* const scratch = static_cast<char*>(v.scratch);
+            auto* const largest = reinterpret_cast<T*>(scratch);
+            auto* const sums = reinterpret_cast<T*>(scratch + of_columns);
+            const auto x = packed_input<width>(v.input<Stored>(0));
+            reduce(queue, "softmax_sums", plan, Sums{columns, x, largest, sums}, scratch + 2 * of_columns);
+            const std::int64_t ahead = columns.rows_ahead();
+            launch(queue, "softmax", plan.outputs * ahead,
+                   SoftmaxOfColumns<Stored, width, logarithm>{columns, plan.outputs, ahead, x, largest, sums,
+                                                              packed_output<width>(v.output<Stored>(0))});
+        },
+        2 * of_columns + plan.scratch_bytes<Sums>());
+}
+
+template <class Stored, bool logarithm>
+KernelPtr softmax_backward_of_columns(KernelRequest& request, int dim) {
+    using T = UpcastType<Stored>;
+    constexpr int width = SoftmaxColumns::width<Stored>;
+    using Sums = SumColumns<Stored, width, logarithm>;
+    request.want_contiguous(0);
+    request.out[0].strides = request.out[0].shape.contiguous_strides();
+    const SoftmaxColumns columns(request.in[1].shape, dim, width);
+    const ReducePlan plan = columns.plan();
+    const std::size_t of_columns =
+        round_up(static_cast<std::size_t>(plan.outputs * width) * sizeof(T), scratch_alignment);
+    return make_cuda_kernel(
+        request,
+        [columns, plan, of_columns](const Queue& queue, const KernelArgs& v) {
+            auto* const sums = static_cast<T*>(v.scratch);
+            const auto dy = packed_input<width>(v.input<Stored>(0)), y = packed_input<width>(v.input<Stored>(1));
+            reduce(queue, "softmax_backward_sums", plan, Sums{columns, dy, y, sums},
+                   static_cast<char*>(v.scratch) + of_columns);
+            const std::int64_t ahead = columns.rows_ahead();
+            launch(queue, "softmax_backward", plan.outputs * ahead,
+                   SoftmaxBackwardOfColumns<Stored, width, logarithm>{columns, plan.outputs, ahead, dy, y, sums,
+                                                                      packed_output<width>(v.output<Stored>(0))});
+        },
+        of_columns + plan.scratch_bytes<Sums>());
+}
+
+/// A kernel for rows or columns of f32 or 16-bit elements; null if neither suits.
+template <class Stored, bool logarithm>
+KernelPtr softmax_in_packs(const SoftmaxForward<logarithm>& op, KernelRequest& request) {
+    if (in_registers(request.in[0], op.dim)) return softmax_of_rows<Stored, logarithm>(request);
+    if (!SoftmaxColumns::fits(request.in[0], op.dim, SoftmaxColumns::width<Stored>)) return nullptr;
+    return softmax_of_columns<Stored, logarithm>(request, op.dim);
+}
+
+template <class Stored, bool logarithm>
+KernelPtr softmax_in_packs(const SoftmaxBackward<logarithm>& op, KernelRequest& request) {
+    if (in_registers(request.in[1], op.dim)) return softmax_backward_of_rows<Stored, logarithm>(request);
+    if (!SoftmaxColumns::fits(request.in[1], op.dim, SoftmaxColumns::width<Stored>)) return nullptr;
+    return softmax_backward_of_columns<Stored, logarithm>(request, op.dim);
 }
 
 template <class T, bool logarithm>
@@ -282,30 +336,24 @@ KernelPtr softmax_backward(const SoftmaxBackward<logarithm>& op, KernelRequest& 
 template <bool logarithm>
 KernelPtr make_softmax_forward(const SoftmaxForward<logarithm>& op, KernelRequest& request) {
     const DType dtype = request.in[0].dtype;  // doubles are too large for registers
-    if (dtype == DType::f32 && in_registers(request.in[0], op.dim)) return softmax_of_rows<float, logarithm>(request);
+    if (dtype == DType::f32)
+        if (auto kernel = softmax_in_packs<float>(op, request)) return kernel;
     return visit_float(op.name, dtype, [&](auto zero) { return softmax_forward<decltype(zero)>(op, request); });
-}
-
-template <bool logarithm>
-KernelPtr make_half_softmax_forward(const SoftmaxForward<logarithm>& op, KernelRequest& request) {
-    if (!has_one_dtype(request) || !in_registers(request.in[0], op.dim)) return nullptr;
-    if (request.in[0].dtype == DType::f16) return softmax_of_rows<Half, logarithm>(request);
-    return softmax_of_rows<BFloat16, logarithm>(request);
 }
 
 template <bool logarithm>
 KernelPtr make_softmax_backward(const SoftmaxBackward<logarithm>& op, KernelRequest& request) {
     const DType dtype = request.in[0].dtype;
-    if (dtype == DType::f32 && in_registers(request.in[1], op.dim))
-        return softmax_backward_of_rows<float, logarithm>(request);
+    if (dtype == DType::f32)
+        if (auto kernel = softmax_in_packs<float>(op, request)) return kernel;
     return visit_float(op.name, dtype, [&](auto zero) { return softmax_backward<decltype(zero)>(op, request); });
 }
 
-template <bool logarithm>
-KernelPtr make_half_softmax_backward(const SoftmaxBackward<logarithm>& op, KernelRequest& request) {
-    if (!has_one_dtype(request) || !in_registers(request.in[1], op.dim)) return nullptr;
-    if (request.in[0].dtype == DType::f16) return softmax_backward_of_rows<Half, logarithm>(request);
-    return softmax_backward_of_rows<BFloat16, logarithm>(request);
+template <class Op>
+KernelPtr make_half_softmax(const Op& op, KernelRequest& request) {
+    if (!has_one_dtype(request)) return nullptr;
+    if (request.in[0].dtype == DType::f16) return softmax_in_packs<Half>(op, request);
+    return softmax_in_packs<BFloat16>(op, request);
 }
 
 }  // namespace
@@ -315,10 +363,10 @@ void add_softmax_kernels(KernelTable& table) {
     table.add<SoftmaxBackward<false>, make_softmax_backward<false>>();
     table.add<SoftmaxForward<true>, make_softmax_forward<true>>();
     table.add<SoftmaxBackward<true>, make_softmax_backward<true>>();
-    table.add_half_types<SoftmaxForward<false>, make_half_softmax_forward<false>>();
-    table.add_half_types<SoftmaxBackward<false>, make_half_softmax_backward<false>>();
-    table.add_half_types<SoftmaxForward<true>, make_half_softmax_forward<true>>();
-    table.add_half_types<SoftmaxBackward<true>, make_half_softmax_backward<true>>();
+    table.add_half_types<SoftmaxForward<false>, make_half_softmax<SoftmaxForward<false>>>();
+    table.add_half_types<SoftmaxBackward<false>, make_half_softmax<SoftmaxBackward<false>>>();
+    table.add_half_types<SoftmaxForward<true>, make_half_softmax<SoftmaxForward<true>>>();
+    table.add_half_types<SoftmaxBackward<true>, make_half_softmax<SoftmaxBackward<true>>>();
 }
 
 }  // namespace lockstep::cuda

@@ -392,6 +392,8 @@ void add_layers(Table& table) {
             table.push_back(std::make_unique<LayerNormOp>(Sizes{3, 1100}, 1, weight, bias));
             table.push_back(std::make_unique<LayerNormOp>(Sizes{2, 2049}, 1, weight, bias));
             table.push_back(std::make_unique<LayerNormOp>(Sizes{700, 5}, 1, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{300, 128}, 1, weight, bias));  // packs
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{2, 2056}, 1, weight, bias));
         }
     for (const bool logarithm : {true, false}) {
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{5, 10}, 1));
@@ -404,6 +406,10 @@ void add_layers(Table& table) {
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{2, 2049}, 1));
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{1, 9000}, -1));
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{2100, 3}, 0));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{7, 768}, 1));  // packs
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{2, 2056}, 1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{300, 128}, 0));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{3, 5, 4, 2}, 1));
     }
 }
 

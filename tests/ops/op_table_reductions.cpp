@@ -163,6 +163,10 @@ void add_reductions(Table& table) {
                 {{1, 10, 3, 5}, {2, 3}},
                 {{2, 20, 3, 5}, {1}},
                 {{131, 33}, {0}},
+                // Packs of adjacent elements, and of adjacent sums.
+                {{7, 768}, {1}},
+                {{300, 128}, {0}},
+                {{2, 3, 8, 4}, {0, 2, 3}},
                 // By blocks, in one part and in several; by single threads, in parts.
                 {{2, 2049}, {1}},
                 {{3, 9000}, {-1}},
@@ -180,6 +184,7 @@ void add_reductions(Table& table) {
                                                                        {{2, 16, 5, 3}, 1},
                                                                        {{3, 1}, 1},
                                                                        {{2, 2049}, 1},
+                                                                       {{7, 768}, 1},
                                                                        {{3, 9000}, -1},
                                                                        {{2100, 3}, 0}})
         table.push_back(std::make_unique<ArgMaxOp>(shape, dim));

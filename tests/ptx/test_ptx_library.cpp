@@ -53,11 +53,14 @@ struct Plan {
     int lanes, parts;
 };
 
+/// ops/cuda/reductions.cu
 template <class T>
 struct SumElements {
     Index<2> kept;
     Index<1> reduced;
+    std::int64_t y_step;
     const T* x;
+    bool aligned;
     T* y;
 };
 
@@ -132,13 +135,13 @@ TEST_CASE("sums by warps and by blocks, in one part and in several") {
         static_cast<std::size_t>(outputs),
         [&](std::vector<float>& y, const Schedule& schedule, std::int64_t most_blocks) {
             std::vector<double> partial(static_cast<std::size_t>(outputs * parts));
-            SumElements<float> sum{{}, {}, x.data(), y.data()};
+            SumElements<float> sum{{}, {}, 1, x.data(), true, y.data()};
             sum.kept.dimension(outputs, {count, 1});
             sum.reduced.dimension(count, {1});
             const std::vector<LibraryKernels::Allocation> memory{all_of(x), all_of(y), all_of(partial)};
             const Plan plan{outputs, count, lanes, parts};
             double* const scratch = parts > 1 ? partial.data() : nullptr;
-            run({lanes == 32 ? "reduce_jobsILi32E" : "reduce_jobsILi256E", "11SumElementsIfEEEEvT0_"},
+            run({lanes == 32 ? "reduce_jobsILi32E" : "reduce_jobsILi256E", "11SumElementsIfLi1ELb0EEEEvT0_"},
                 blocks_of(outputs * parts * lanes, most_blocks, schedule), memory, sum, plan, scratch);
             if (parts == 1) return;
             struct {
@@ -148,7 +151,7 @@ TEST_CASE("sums by warps and by blocks, in one part and in several") {
             } const join{sum, outputs, partial.data()};
             const Plan of_parts{outputs, parts, 32, 1};
             double* const none = nullptr;
-            run({"reduce_jobsILi32E", "9JoinPartsINS", "11SumElementsIfEEEE"},
+            run({"reduce_jobsILi32E", "9JoinPartsINS", "11SumElementsIfLi1ELb0EEEE"},
                 blocks_of(outputs * 32, most_blocks, schedule), memory, join, of_parts, none);
         });
     for (std::size_t i = 0; i < sums.size(); ++i) {
