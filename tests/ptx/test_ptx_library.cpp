@@ -50,7 +50,7 @@ struct MapElements {
 /// ops/cuda/reduce.h
 struct Plan {
     std::int64_t outputs, count;
-    int lanes, parts;
+    int lanes, parts, columns = 0;
 };
 
 /// ops/cuda/reductions.cu
@@ -141,7 +141,7 @@ TEST_CASE("sums by warps and by blocks, in one part and in several") {
             const std::vector<LibraryKernels::Allocation> memory{all_of(x), all_of(y), all_of(partial)};
             const Plan plan{outputs, count, lanes, parts};
             double* const scratch = parts > 1 ? partial.data() : nullptr;
-            run({lanes == 32 ? "reduce_jobsILi32E" : "reduce_jobsILi256E", "11SumElementsIfLi1ELb0EEEEvT0_"},
+            run({lanes == 32 ? "reduce_jobsILi32E" : "reduce_jobsILi256E", "11SumElementsIfLi1ELb0EEEEEvT0_"},
                 blocks_of(outputs * parts * lanes, most_blocks, schedule), memory, sum, plan, scratch);
             if (parts == 1) return;
             struct {
