@@ -226,6 +226,19 @@ struct DropoutMask {
     double p;
     bool batch;
 };
+/// in: x; out: y = x * the mask that DropoutMask draws, in the layout of x, and kept (u8, contiguous): 1 where the mask
+/// is not 0
+struct DropoutForward {
+    static constexpr const char* name = "dropout_forward";
+    static constexpr bool is_random = true;
+    double p;
+    bool batch;
+};
+/// in: dy, kept; out: dx = dy * mask, in the layout of dy
+struct DropoutBackward {
+    static constexpr const char* name = "dropout_backward";
+    double p;
+};
 
 // Softmax, its logarithm and losses.
 
