@@ -3,6 +3,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
 
@@ -10,9 +11,27 @@ namespace lockstep {
 
 namespace {
 
-Tensor masked(const char* name, const Tensor& given, const Shape& mask_shape, double p) {
-    const CheckedArgs call(name, {arg::floating("input", given)});
+/// x * a mask of the same shape; one byte per element is saved for backward.
+Tensor dropped(const Tensor& given, double p) {
+    const CheckedArgs call("dropout", {arg::floating("input", given)});
     const Tensor& x = call[0];
+    const auto made = apply(make_operation(DropoutForward{p, x.is_batch()}), {x},
+                            {like(x), TensorMeta::contiguous(DType::u8, x.shape(), x.is_batch())});
+    if (needs_autograd({x}))
+        add_autograd_node(
+            "dropout", {x}, {made[0]},
+            [p, kept = SavedTensor(made[1], "dropout"), dx = like(x)](const std::vector<Tensor>& gradients) {
+                return std::vector<Tensor>{apply_one(DropoutBackward{p}, {gradients[0], kept.get()}, dx)};
+            });
+    return made[0];
+}
+
+/// x * a mask for its channels.
+Tensor without_channels(const Tensor& given, double p) {
+    const CheckedArgs call("dropout2d", {arg::floating("input", given)});
+    const Tensor& x = call[0];
+    Shape mask_shape{x.size(0), x.size(1)};
+    for (int i = 2; i < x.dims(); ++i) mask_shape.push_back(1);
     // The mask is created on the device of x, because the operation has no input to determine it. It is f32 for f16 and
     // bf16, which cannot represent 1 / (1 - p).
     const bool narrow = is_half_type(x.dtype());
@@ -32,16 +51,14 @@ bool active(const char* name, const Tensor& x, double p, bool training) {
 }  // namespace
 
 Tensor dropout(const Tensor& x, double p, bool training) {
-    return active("dropout", x, p, training) ? masked("dropout", x, x.shape(), p) : x;
+    return active("dropout", x, p, training) ? dropped(x, p) : x;
 }
 
 Tensor dropout2d(const Tensor& x, double p, bool training) {
     if (!active("dropout2d", x, p, training)) return x;
     if (x.dims() < 2)
         throw InvalidArgument(fmt::format("dropout2d: input has shape {}; expected (N, C, ...)", x.shape().str()));
-    Shape mask_shape{x.size(0), x.size(1)};
-    for (int i = 2; i < x.dims(); ++i) mask_shape.push_back(1);
-    return masked("dropout2d", x, mask_shape, p);
+    return without_channels(x, p);
 }
 
 }  // namespace lockstep

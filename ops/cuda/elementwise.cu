@@ -85,43 +85,6 @@ KernelPtr make_pairwise(std::string_view name, const KernelRequest& request) {
     });
 }
 
-// ---- masks ------------------------------------------------------------------------------------------------------
-
-/// Four consecutive counters share one Philox block, so one thread draws them.
-template <class T>
-struct MaskBlock {
-    T* mask;
-    std::int64_t count;
-    std::uint64_t counter;  // counter of element 0
-    const StepCounters* step;
-    std::uint32_t ordinal;
-    float p;
-    T keep;
-    bool aligned;  // blocks of four elements may be stored at once
-
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        const std::uint64_t block = (counter >> 2) + static_cast<std::uint64_t>(i);
-        const auto bits = philox(*step, ordinal, block);
-        constexpr int width = sizeof(T) > 4 ? chunk_elements(sizeof(T)) : 4, chunks = 4 / width;
-        T values[chunks][width];
-        LOCKSTEP_UNROLL
-        for (unsigned k = 0; k < 4; ++k) values[k / width][k % width] = element::mask_value(bits[k], p, keep);
-        const auto first = static_cast<std::int64_t>(block * 4 - counter);
-        const bool whole = aligned && first + 4 <= count;
-        LOCKSTEP_UNROLL
-        for (int c = 0; c < chunks; ++c) {
-            const std::int64_t begin = first + c * width;
-            if (whole) {
-                store_chunk(values[c], mask + begin);
-                continue;
-            }
-            LOCKSTEP_UNROLL
-            for (int k = 0; k < width; ++k)
-                if (begin + k >= 0 && begin + k < count) mask[begin + k] = values[c][k];
-        }
-    }
-};
-
 template <class F>
 KernelPtr make_binary(const Binary<F>& op, KernelRequest& request) {
     for (const TensorMeta& in : request.in)
@@ -221,25 +184,6 @@ KernelPtr make_half_squared_error_backward(const SquaredErrorBackward& op, Kerne
     return make_squared_error_backward(op, request);
 }
 
-KernelPtr make_dropout_mask(const DropoutMask& op, KernelRequest& request) {
-    const TensorMeta& mask = request.out[0];
-    const std::int64_t count = mask.numel();
-    const std::int64_t row_size = op.batch && count > 0 ? count / mask.shape[0] : 0;
-    return visit_float(op.name, mask.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(request, [count, row_size, p = op.p, batch = op.batch](const Queue& queue,
-                                                                                       const KernelArgs& v) {
-            const std::uint64_t counter = element::mask_counter(batch, v.first_row, row_size, v.shard);
-            const auto blocks =
-                static_cast<std::int64_t>(((counter + static_cast<std::uint64_t>(count) + 3) >> 2) - (counter >> 2));
-            const bool aligned = counter % 4 == 0 && is_aligned(v.out[0], chunk_bytes);
-            launch(queue, "dropout_mask", blocks,
-                   MaskBlock<T>{v.output<T>(0), count, counter, v.step, v.ordinal, static_cast<float>(p),
-                                element::mask_keep<T>(p), aligned});
-        });
-    });
-}
-
 }  // namespace
 
 void add_elementwise_kernels(KernelTable& table) {
@@ -251,7 +195,6 @@ void add_elementwise_kernels(KernelTable& table) {
     table.add_half_types<Affine, make_for_one_dtype<Affine, make_affine>>();
     table.add<SquaredErrorBackward, make_squared_error_backward>();
     table.add_half_types<SquaredErrorBackward, make_half_squared_error_backward>();
-    table.add<DropoutMask, make_dropout_mask>();
 }
 
 }  // namespace lockstep::cuda

@@ -48,20 +48,22 @@ struct MeasureGrain {
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         const std::int64_t g = i / lanes, begin = g * MeasureGradients::grain;
         const int lane = static_cast<int>(i % lanes);
-        const std::int64_t left = meant.end_of(begin) - begin;
-        const auto count = static_cast<int>(left < MeasureGradients::grain ? left : MeasureGradients::grain);
 #if defined(__CUDA_ARCH__)
         if (order == 2) {
+            // Loads are issued before the search for the parameter, whose latency they hide.
+            const auto in_range =
+                static_cast<int>(at_most_grain(meant.range.range.end - meant.range.range.begin - begin));
             T own[MeasureGradients::grain / lanes];
             LOCKSTEP_UNROLL
             for (int k = 0; k < MeasureGradients::grain / lanes; ++k) {
                 const int place = k * lanes + lane;
-                own[k] = place < count ? gradients[begin + place] : T(0);
+                own[k] = place < in_range ? gradients[begin + place] : T(0);
             }
+            const auto count = static_cast<int>(at_most_grain(meant.end_of(begin) - begin));
             double sum = 0;
             LOCKSTEP_UNROLL
-            for (const T each : own) {
-                const auto gradient = static_cast<double>(each);
+            for (int k = 0; k < MeasureGradients::grain / lanes; ++k) {
+                const auto gradient = k * lanes + lane < count ? static_cast<double>(own[k]) : 0.0;
                 sum += gradient * gradient;
             }
             const unsigned together = ((1u << lanes) - 1) << (threadIdx.x % 32 / lanes * lanes);
@@ -70,7 +72,12 @@ struct MeasureGrain {
             return;
         }
 #endif
-        if (lane == 0) measures[g] = count > 0 ? element::measure(gradients + begin, count, order) : 0.0;
+        if (lane != 0) return;
+        const std::int64_t count = at_most_grain(meant.end_of(begin) - begin);
+        measures[g] = count > 0 ? element::measure(gradients + begin, count, order) : 0.0;
+    }
+    static LOCKSTEP_HD_INLINE std::int64_t at_most_grain(std::int64_t count) {
+        return count < MeasureGradients::grain ? count : MeasureGradients::grain;
     }
 };
 
@@ -132,15 +139,15 @@ struct ChangeChunk {
     bool aligned;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        const std::int64_t first = i * width;
-        if (aligned && first + width <= meant.end_of(first)) {
-            T chunk[width];
-            load_chunk(gradients + first, chunk);
+        const std::int64_t first = i * width, end = meant.range.range.end - meant.range.range.begin;
+        T chunk[width];
+        const bool loaded = aligned && first + width <= end;
+        if (loaded) load_chunk(gradients + first, chunk);  // before the search, whose latency it hides
+        if (const std::int64_t selected = meant.end_of(first); loaded && first + width <= selected) {
             LOCKSTEP_UNROLL
             for (T& each : chunk) each = CastTo<T>::from(f(upcast(each)));
             return store_chunk(chunk, gradients + first);
         }
-        const std::int64_t end = meant.range.range.end - meant.range.range.begin;
         LOCKSTEP_NO_UNROLL
         for (std::int64_t e = first; e < end && e < first + width; ++e)
             if (e < meant.end_of(e)) gradients[e] = CastTo<T>::from(f(upcast(gradients[e])));

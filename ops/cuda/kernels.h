@@ -8,6 +8,7 @@ namespace lockstep::cuda {
 using KernelPtr = std::unique_ptr<Kernel>;
 
 /// One per source file; kernels.cpp calls them all.
+void add_dropout_kernels(KernelTable& table);
 void add_elementwise_kernels(KernelTable& table);
 void add_copy_kernels(KernelTable& table);
 void add_concat_kernels(KernelTable& table);

@@ -1,8 +1,10 @@
-// Max pooling with recorded positions. Backward gathers, or writes each window's part of the image, so that every
-// gradient is summed in one order.
+// Max pooling with recorded positions. Backward gathers, so that every gradient is summed in one order. Special
+// kernels serve windows of 2 x 2 and 3 x 3 that halve the size; they keep the elements that they read in registers.
 #include <bit>
+#include <limits>
 
 #include "lockstep/ops/cuda/image_index.h"
+#include "lockstep/ops/cuda/image_lines.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
@@ -69,40 +71,66 @@ struct Pool {
     }
 };
 
-/// Windows of 2 x 2 that do not overlap, in planes of even width: one access reads both columns.
-template <class Stored>
-struct PoolSquares {
+/// Windows of `side` x `side`, 2 or 3, with stride 2, of which those at the upper and left edge begin in the padding by
+/// as much as windows overlap: 1 element if `side` is 3.
+template <class Stored, int side, bool planes, int lanes>
+struct HalvingPool {
+    static constexpr int overlap = side - 2;
     PixelWalk walk;  // over y
-    std::int64_t h, w, out_slice;
+    std::int64_t h, w, out_h, out_w;
     const Stored* x;
     Stored* y;
     Positions* where;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
+        using T = UpcastType<Stored>;
         const auto at = walk.place(thread);
-        const std::int64_t from = at.h * 2 * w + at.w * 2, to = at.h * walk.w + at.w;
-        for (std::int64_t slice = at.slice; slice < walk.slices; slice += walk.slices_ahead) {
-            const Stored* const corner = x + slice * h * w + from;
-            const auto upper = load_pack<2>(corner), lower = load_pack<2>(corner + w);
-            Best<Stored, 1> best;
-            best.take(0, upper.of[0], 0, true);
-            best.take(0, upper.of[1], 1, false);
-            best.take(0, lower.of[0], 2, false);
-            best.take(0, lower.of[1], 3, false);
-            y[slice * out_slice + to] = best.value.of[0];
-            where[slice * out_slice + to] = best.position.of[0];
+        const std::int64_t column = planes ? at.w * lanes : at.w, last = planes ? column + lanes - 1 : column;
+        const std::int64_t top = at.h * 2 - overlap, left = column * 2 - overlap;
+        const int first_row = top < 0 ? 1 : 0, first_column = left < 0 ? 1 : 0;
+        const int rows = at_most(h - top, side), columns = at_most(w - (last * 2 - overlap), side);
+        const Stored* const from = x + ((at.slice * h + top) * w + left) * walk.pixel + at.channel;
+        const auto lowest = CastTo<Stored>::from(-std::numeric_limits<T>::infinity());
+        Line<Stored, planes, lanes, side, 2, planes ? overlap : 0> lines[side];
+        LOCKSTEP_UNROLL
+        for (int kh = 0; kh < side; ++kh)
+            lines[kh].load(from + kh * w * walk.pixel, walk.pixel, first_column, columns, kh >= first_row && kh < rows,
+                           lowest);
+        // If all elements of a window are the lowest, its first one counts.
+        Pack<Stored, lanes> best;
+        Pack<Positions, lanes> position;
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < lanes; ++i) {
+            best.of[i] = lowest;
+            position.of[i] = static_cast<Positions>(first_row * side + (planes && i > 0 ? 0 : first_column));
+            T largest = upcast(lowest);
+            LOCKSTEP_UNROLL
+            for (int k = 0; k < side * side; ++k) {
+                const Stored candidate = lines[k / side](k % side, i);
+                if (!element::pool_takes(upcast(candidate), largest)) continue;
+                best.of[i] = candidate;
+                largest = upcast(candidate);
+                position.of[i] = static_cast<Positions>(k);
+            }
         }
+        const std::int64_t to = ((at.slice * out_h + at.h) * out_w + column) * walk.pixel + at.channel;
+        store_pack(y + to, best);
+        store_pack(where + to, position);
     }
 };
 
+/// A gradient after the activation whose result is given.
+template <class Stored>
+LOCKSTEP_HD_INLINE Stored masked(Stored gradient, Stored result) {
+    return CastTo<Stored>::from(functor::Relu().gradient(upcast(gradient), upcast(result)));
+}
 /// dy after the activation, if there is one (y is not null).
 template <int width, class Stored>
 LOCKSTEP_HD_INLINE Pack<Stored, width> gradient_at(const Stored* dy, const Stored* y, std::int64_t at) {
     auto gradient = load_pack<width>(dy + at);
     if (y == nullptr) return gradient;
     const auto result = load_pack<width>(y + at);
-    for (int i = 0; i < width; ++i)
-        gradient.of[i] = CastTo<Stored>::from(functor::Relu().gradient(upcast(gradient.of[i]), upcast(result.of[i])));
+    for (int i = 0; i < width; ++i) gradient.of[i] = masked(gradient.of[i], result.of[i]);
     return gradient;
 }
 
@@ -173,137 +201,84 @@ struct Unpool {
     }
 };
 
-/// Unpool for windows of which at most two contain a row, and at most two a column: their positions are in registers.
-template <class Stored, int width>
-struct UnpoolPairs {
-    PixelWalk walk;  // over dx
-    Windows rows, columns;
-    std::int64_t in_slice;  // elements of a slice of dx
+/// Unpool for the windows of HalvingPool: a thread writes the first 2 x 2 elements after the overlap of every window.
+template <class Stored, int side, bool planes, int lanes>
+struct HalvingUnpool {
+    static constexpr int overlap = side - 2, windows = 1 + overlap;  // windows that contain an element, per dimension
+    PixelWalk walk;  // over the groups of 2 x 2 elements, of which those at the lower and right edge may be incomplete
+    std::int64_t h, w, out_h, out_w;
     const Stored* dy;
     const Positions* where;
     const Stored* y;  // null without an activation
     Stored* dx;
 
-    static bool fits(const Windows& windows) { return ceil_div(windows.kernel, windows.stride) <= 2; }
-
     LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        constexpr int most = 4;
+        using T = UpcastType<Stored>;
         const auto at = walk.place(thread);
-        const std::int64_t first_row = rows.first(at.h), end_row = rows.end(at.h);
-        const std::int64_t first_column = columns.first(at.w), end_column = columns.end(at.w);
-        int positions[most];  // -1: no such window
-        std::int64_t from[most];
+        const std::int64_t column = planes ? at.w * lanes : at.w, last = planes ? column + lanes - 1 : column;
+        const int end = at_most(out_w - last, windows);
+        const std::int64_t from = ((at.slice * out_h + at.h) * out_w + column) * walk.pixel + at.channel;
+        const std::int64_t row = out_w * walk.pixel;
+        const bool masks = y != nullptr;
+        const Stored* const result = masks ? y : dy;
+        Line<Stored, planes, lanes, windows, 1> gradients[windows], results[windows];
+        Line<Positions, planes, lanes, windows, 1> winners[windows];
+        // Windows that do not exist have gradients of 0.
         LOCKSTEP_UNROLL
-        for (int i = 0; i < most; ++i) {
-            const std::int64_t row = first_row + i / 2, column = first_column + i % 2;
-            const bool exists = row < end_row && column < end_column;
-            positions[i] = exists ? rows.position(at.h, row) * columns.kernel + columns.position(at.w, column) : -1;
-            from[i] = exists ? (row * columns.count + column) * walk.pixel + at.channel : at.channel;
+        for (int r = 0; r < windows; ++r) {
+            const bool exists = at.h + r < out_h;
+            gradients[r].load(dy + from + r * row, walk.pixel, 0, end, exists, Stored{});
+            winners[r].load(where + from + r * row, walk.pixel, 0, end, exists, 0);
+            results[r].load(result + from + r * row, walk.pixel, 0, end, exists && masks, Stored{});
         }
-        const std::int64_t out_slice = rows.count * columns.count * walk.pixel;
-        const std::int64_t to = (at.h * walk.w + at.w) * walk.pixel + at.channel;
-        for (std::int64_t slice = at.slice; slice < walk.slices; slice += walk.slices_ahead) {
-            UpcastType<Stored> sum[width] = {};
+        LOCKSTEP_UNROLL
+        for (int r = 0; r < windows; ++r) {
             LOCKSTEP_UNROLL
-            for (int i = 0; i < most; ++i) {
-                if (positions[i] < 0) continue;
-                const auto winner = load_pack<width>(where + slice * out_slice + from[i]);
-                if constexpr (width == 1)
-                    if (winner.of[0] != positions[i]) continue;
-                const auto gradient = gradient_at<width>(dy, y, slice * out_slice + from[i]);
-                for (int j = 0; j < width; ++j)
-                    if (winner.of[j] == positions[i]) sum[j] += upcast(gradient.of[j]);
-            }
-            Pack<Stored, width> out;
-            for (int i = 0; i < width; ++i) out.of[i] = CastTo<Stored>::from(sum[i]);
-            store_pack(dx + slice * in_slice + to, out);
+            for (int i = 0; i < gradients[r].count; ++i)
+                if (masks) gradients[r].of[i] = masked(gradients[r].of[i], results[r].of[i]);
         }
-    }
-};
-
-/// Windows that neither overlap nor begin in the padding, if channels are last: a thread writes all pixels of a window,
-/// or those that are in no window.
-template <class Stored, int width>
-struct UnpoolTiles {
-    PixelWalk walk;  // over windows, with those at the lower and right edge that are not complete
-    PoolGeometry g;
-    std::int64_t h, w, out_h, out_w;
-    const Stored* dy;
-    const Positions* where;
-    const Stored* y;
-    Stored* dx;
-
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        const auto at = walk.place(thread);
-        const std::int64_t top = at.h * g.stride_h, left = at.w * g.stride_w;
-        const int rows = h - top < g.stride_h ? static_cast<int>(h - top) : g.stride_h;
-        const int columns = w - left < g.stride_w ? static_cast<int>(w - left) : g.stride_w;
-        const bool complete = at.h < out_h && at.w < out_w;
-        const std::int64_t from = (at.h * out_w + at.w) * walk.pixel + at.channel;
-        const std::int64_t to = (top * w + left) * walk.pixel + at.channel;
-        for (std::int64_t slice = at.slice; slice < walk.slices; slice += walk.slices_ahead) {
-            Pack<Stored, width> gradient{};
-            Pack<Positions, width> winner{};
-            if (complete) {
-                const std::int64_t here = slice * out_h * out_w * walk.pixel + from;
-                gradient = gradient_at<width>(dy, y, here);
-                winner = load_pack<width>(where + here);
-            }
-            for (int kh = 0; kh < rows; ++kh)
-                for (int kw = 0; kw < columns; ++kw) {
-                    Pack<Stored, width> out{};
-                    for (int i = 0; i < width; ++i)
-                        if (winner.of[i] == kh * g.kernel_w + kw) out.of[i] = gradient.of[i];
-                    store_pack(dx + slice * h * w * walk.pixel + to + (kh * w + kw) * walk.pixel, out);
+        LOCKSTEP_UNROLL
+        for (int down = 0; down < 2; ++down) {
+            if (at.h * 2 + down >= h) break;
+            Line<Stored, planes, lanes, 2, 2> out;
+            LOCKSTEP_UNROLL
+            for (int k = 0; k < 2 * lanes; ++k) {
+                const int across = k / lanes, lane = k % lanes;
+                T sum = T(0);
+                LOCKSTEP_UNROLL
+                for (int window = 0; window < windows * windows; ++window) {
+                    const int r = window / windows, c = window % windows;
+                    const int kh = down + overlap - 2 * r, kw = across + overlap - 2 * c;
+                    if (kh < 0 || kw < 0) continue;
+                    if (winners[r](c, lane) == kh * side + kw) sum += upcast(gradients[r](c, lane));
                 }
-        }
-    }
-};
-
-/// Windows of 2 x 2 that do not overlap, in planes of even width.
-template <class Stored>
-struct UnpoolSquares {
-    PixelWalk walk;  // over windows, with those at the lower edge that are not complete
-    std::int64_t h, w, out_h;
-    const Stored* dy;
-    const Positions* where;
-    const Stored* y;
-    Stored* dx;
-
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        const auto at = walk.place(thread);
-        const bool complete = at.h < out_h;
-        const std::int64_t from = at.h * walk.w + at.w, to = at.h * 2 * w + at.w * 2;
-        for (std::int64_t slice = at.slice; slice < walk.slices; slice += walk.slices_ahead) {
-            Stored gradient{};
-            int winner = 0;
-            if (complete) {
-                const std::int64_t here = slice * out_h * walk.w + from;
-                gradient = gradient_at<1>(dy, y, here).of[0];
-                winner = where[here];
+                out.set(across, lane, CastTo<Stored>::from(sum));
             }
-            Stored* const corner = dx + slice * h * w + to;
-            store_pack(corner, row_of(gradient, winner));
-            if (complete) store_pack(corner + w, row_of(gradient, winner - 2));
+            out.store(dx + ((at.slice * h + at.h * 2 + down) * w + column * 2) * walk.pixel + at.channel, walk.pixel,
+                      at_most(w - column * 2, 2));
         }
-    }
-    static LOCKSTEP_HD_INLINE Pack<Stored, 2> row_of(Stored gradient, int winner) {
-        Pack<Stored, 2> row{};
-        if (winner == 0) row.of[0] = gradient;
-        if (winner == 1) row.of[1] = gradient;
-        return row;
     }
 };
 
-/// Whether windows of the images `x` are PoolSquares.
-bool are_squares(const PoolGeometry& g, const Images& x) {
-    return !x.channels_last && x.w % 2 == 0 && g.kernel_h == 2 && g.kernel_w == 2 && g.stride_h == 2 &&
-           g.stride_w == 2 && g.pad_h == 0 && g.pad_w == 0;
+/// The side of the windows if they are HalvingPool's; otherwise 0.
+int halving_side(const PoolGeometry& g) {
+    const int side = g.kernel_h;
+    const bool halves = (side == 2 || side == 3) && g.kernel_w == side && g.stride_h == 2 && g.stride_w == 2 &&
+                        g.pad_h == side - 2 && g.pad_w == side - 2;
+    return halves ? side : 0;
 }
 
-/// Whether windows are UnpoolTiles.
-bool are_tiles(const PoolGeometry& g, const Images& x) {
-    return x.channels_last && g.kernel_h == g.stride_h && g.kernel_w == g.stride_w && g.pad_h == 0 && g.pad_w == 0;
+/// Calls run(side, planes, lanes), integral constants, if a kernel for halves serves the images.
+template <class Stored, class Run>
+bool with_halves(const PoolGeometry& g, const Images& large, const Images& small, bool aligned, const Run& run) {
+    const int side = halving_side(g);
+    if (side == 0) return false;
+    return with_lanes<Stored>(small, small.w, large.w == 2 * small.w, aligned, [&](auto planes, auto lanes) {
+        if (side == 2)
+            run(std::integral_constant<int, 2>(), planes, lanes);
+        else
+            run(std::integral_constant<int, 3>(), planes, lanes);
+    });
 }
 
 KernelPtr make_max_pool2d_forward(const MaxPool2dForward& op, KernelRequest& request) {
@@ -322,14 +297,15 @@ KernelPtr make_max_pool2d_forward(const MaxPool2dForward& op, KernelRequest& req
             const T* from = v.input<T>(0);
             T* const to = v.output<T>(0);
             auto* const where = v.output<Positions>(1);
-            const std::int64_t out_slice = y.h * y.w * (y.channels_last ? y.c : 1);
-            if (are_squares(g, x) && are_aligned<2>(from)) {
-                const PixelWalk walk(y, y.h, y.w, 1);
-                launch(queue, "max_pool2d_forward", walk.threads(),
-                       PoolSquares<T>{walk, x.h, x.w, out_slice, from, to, where});
+            const bool aligned = are_aligned<widest<T>>(from, to, where);
+            if (with_halves<T>(g, x, y, aligned, [&](auto side, auto planes, auto lanes) {
+                    const PixelWalk walk = walk_lanes<planes, lanes>(y, y.h, y.w);
+                    launch(queue, "max_pool2d_forward", walk.threads(),
+                           HalvingPool<T, side, planes, lanes>{walk, x.h, x.w, y.h, y.w, from, to, where});
+                }))
                 return;
-            }
-            with_channel_packs<T>(x, are_aligned<widest<T>>(from, to, where), [&](auto width) {
+            const std::int64_t out_slice = y.h * y.w * (y.channels_last ? y.c : 1);
+            with_channel_packs<T>(x, aligned, [&](auto width) {
                 const PixelWalk walk(y, y.h, y.w, width);
                 launch(queue, "max_pool2d_forward", walk.threads(),
                        Pool<T, width>{walk, g, x.h, x.w, out_slice, from, to, where});
@@ -342,26 +318,18 @@ template <class T>
 void enqueue_max_pool2d_backward(const Queue& queue, const PoolGeometry& g, const Images& x, const Images& out,
                                  const T* dy, const Positions* where, const T* y, T* dx) {
     const char* const name = "max_pool2d_backward";
-    if (are_squares(g, x) && are_aligned<2>(dx)) {
-        const PixelWalk walk(x, ceil_div(x.h, 2), x.w / 2, 1);
-        launch(queue, name, walk.threads(), UnpoolSquares<T>{walk, x.h, x.w, out.h, dy, where, y, dx});
-        return;
-    }
-    with_channel_packs<T>(x, are_aligned<widest<T>>(dy, where, y, dx), [&](auto width) {
-        if (are_tiles(g, x)) {
-            const PixelWalk walk(x, ceil_div(x.h, g.stride_h), ceil_div(x.w, g.stride_w), width);
+    const bool aligned = are_aligned<widest<T>>(dy, where, y, dx);
+    if (with_halves<T>(g, x, out, aligned, [&](auto side, auto planes, auto lanes) {
+            const PixelWalk walk = walk_lanes<planes, lanes>(x, ceil_div(x.h, 2), planes ? out.w : ceil_div(x.w, 2));
             launch(queue, name, walk.threads(),
-                   UnpoolTiles<T, width>{walk, g, x.h, x.w, out.h, out.w, dy, where, y, dx});
-        } else {
-            const PixelWalk walk(x, x.h, x.w, width);
-            const Windows rows(g.kernel_h, g.stride_h, g.pad_h, out.h), columns(g.kernel_w, g.stride_w, g.pad_w, out.w);
-            const std::int64_t in_slice = x.h * x.w * walk.pixel;
-            using Pairs = UnpoolPairs<T, width>;
-            if (Pairs::fits(rows) && Pairs::fits(columns))
-                launch(queue, name, walk.threads(), Pairs{walk, rows, columns, in_slice, dy, where, y, dx});
-            else
-                launch(queue, name, walk.threads(), Unpool<T, width>{walk, rows, columns, in_slice, dy, where, y, dx});
-        }
+                   HalvingUnpool<T, side, planes, lanes>{walk, x.h, x.w, out.h, out.w, dy, where, y, dx});
+        }))
+        return;
+    with_channel_packs<T>(x, aligned, [&](auto width) {
+        const PixelWalk walk(x, x.h, x.w, width);
+        const Windows rows(g.kernel_h, g.stride_h, g.pad_h, out.h), columns(g.kernel_w, g.stride_w, g.pad_w, out.w);
+        launch(queue, name, walk.threads(),
+               Unpool<T, width>{walk, rows, columns, x.h * x.w * walk.pixel, dy, where, y, dx});
     });
 }
 

@@ -112,9 +112,10 @@ struct Taps {
 };
 
 /// Taps of element `o` of the result along a dimension of size `in`. Positions are PyTorch's: single precision for
-/// nearest, where it decides which element is nearest; double for bilinear, with shares rounded to T.
-template <class T>
-LOCKSTEP_HD_INLINE Taps<T> interpolation_taps(bool nearest, bool align_corners, double step, std::ptrdiff_t in,
+/// nearest, where it decides which element is nearest; double for bilinear, with shares rounded to T. Kernels may
+/// compute in single precision if it is exact (Real).
+template <class T, class Real = double>
+LOCKSTEP_HD_INLINE Taps<T> interpolation_taps(bool nearest, bool align_corners, Real step, std::ptrdiff_t in,
                                               std::ptrdiff_t o) {
     const std::ptrdiff_t last = in - 1;
     if (nearest) {
@@ -122,27 +123,12 @@ LOCKSTEP_HD_INLINE Taps<T> interpolation_taps(bool nearest, bool align_corners, 
         const std::ptrdiff_t only = at < last ? at : last;
         return {only, only, T(0)};
     }
-    double position = static_cast<double>(o) * step;
-    if (!align_corners) position += 0.5 * step - 0.5;
+    Real position = static_cast<Real>(o) * step;
+    if (!align_corners) position += Real(0.5) * step - Real(0.5);
     if (position < 0) position = 0;
     const auto floor = static_cast<std::ptrdiff_t>(position);
     if (floor >= last) return {last, last, T(0)};
-    return {floor, floor + 1, static_cast<T>(position - static_cast<double>(floor))};
-}
-
-/// Elements [begin, end) of the result, which include all that read element `i`.
-struct Readers {
-    std::ptrdiff_t begin, end;
-};
-LOCKSTEP_HD_INLINE Readers interpolation_readers(bool nearest, bool align_corners, double step, std::ptrdiff_t in,
-                                                 std::ptrdiff_t out, std::ptrdiff_t i) {
-    if (!(step > 0)) return {0, out};
-    // They read at less than one element from i; one more on either side covers rounding.
-    const double shift = !nearest && !align_corners ? 0.5 : 0.0;
-    const double low = std::floor((static_cast<double>(i - 1) + shift) / step - shift) - 1;
-    const double high = std::ceil((static_cast<double>(i + 1) + shift) / step - shift) + 2;
-    const bool from_start = i == 0 || low <= 0, to_end = i == in - 1 || high >= static_cast<double>(out);
-    return {from_start ? 0 : static_cast<std::ptrdiff_t>(low), to_end ? out : static_cast<std::ptrdiff_t>(high)};
+    return {floor, floor + 1, static_cast<T>(position - static_cast<Real>(floor))};
 }
 
 }  // namespace element
@@ -225,6 +211,19 @@ struct DropoutMask {
     static constexpr bool is_random = true;
     double p;
     bool batch;
+};
+/// in: x; out: y = x * the mask that DropoutMask draws, in the layout of x, and kept (u8, contiguous): 1 where the mask
+/// is not 0
+struct DropoutForward {
+    static constexpr const char* name = "dropout_forward";
+    static constexpr bool is_random = true;
+    double p;
+    bool batch;
+};
+/// in: dy, kept; out: dx = dy * mask, in the layout of dy
+struct DropoutBackward {
+    static constexpr const char* name = "dropout_backward";
+    double p;
 };
 
 // Softmax, its logarithm and losses.

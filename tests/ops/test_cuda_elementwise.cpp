@@ -210,8 +210,8 @@ TEST_CASE("fills and copies of parts of tensors change nothing else") {
 
 TEST_CASE("transposes around the edges of tiles, in batches, for elements of all sizes") {
     const NoMistakes end;
-    const Shape shapes[] = {{1, 8, 1, 8},   {2, 31, 3, 11}, {1, 32, 4, 8}, {3, 33, 5, 13},
-                            {2, 64, 1, 65}, {1, 100, 9, 7}, {2, 3, 20, 20}};
+    const Shape shapes[] = {{1, 8, 1, 8},   {2, 31, 3, 11}, {1, 32, 4, 8},  {3, 33, 5, 13}, {2, 64, 1, 65},
+                            {1, 100, 9, 7}, {2, 3, 20, 20}, {2, 66, 5, 26}, {1, 130, 8, 8}};
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8})
         for (const Shape& shape : shapes) {
             const std::int64_t c = shape[1], h = shape[2], w = shape[3];

@@ -137,7 +137,7 @@ TEST_CASE("max pooling of images of any dtype, layout and alignment") {
     manual_seed(4);
     const NoGrad no_grad;
     for_each_layout([&](const auto& make) {
-        for (const Shape& shape : {Shape{2, 16, 6, 8}, Shape{2, 8, 7, 5}, Shape{1, 3, 7, 6}})
+        for (const Shape& shape : {Shape{2, 16, 6, 8}, Shape{2, 8, 7, 5}, Shape{1, 3, 7, 6}, Shape{1, 8, 5, 24}})
             for (const PoolGeometry& g :
                  {PoolGeometry{}, PoolGeometry{3, 3, 3, 3, 0, 0}, PoolGeometry{3, 3, 2, 2, 1, 1},
                   PoolGeometry{3, 2, 1, 3, 1, 0}, PoolGeometry{2, 2, 1, 1, 0, 0}}) {
@@ -156,12 +156,67 @@ TEST_CASE("max pooling of images of any dtype, layout and alignment") {
     test::check_no_mistakes();
 }
 
+TEST_CASE("windows of the lowest number or with NaN have the positions of other devices") {
+    const NoGrad no_grad;
+    constexpr float lowest = -INFINITY;
+    for_each_layout([&](const auto& make) {
+        for (const PoolGeometry& g : {PoolGeometry{}, PoolGeometry{3, 3, 2, 2, 1, 1}, PoolGeometry{3, 3, 1, 1, 1, 1}}) {
+            const Shape shape{2, 8, 6, 16}, pooled{2, 8, g.stride_h == 1 ? 6 : 3, g.stride_h == 1 ? 16 : 8};
+            for (const float low : {lowest, NAN}) {
+                const Tensor x = make(shape);
+                Floats values = floats(x);
+                for (std::size_t i = 0; i < values.size(); ++i)
+                    if (i % 96 < 40 || i % 7 == 0) values[i] = i % 3 == 0 ? low : lowest;
+                x.copy_(Tensor::from(values, shape).to(x.dtype()).to(gpu));
+                const std::vector<Output> outputs{meta(x.dtype(), pooled), meta(DType::u8, pooled)};
+                const auto found = apply(make_operation(MaxPool2dForward{g}), {x}, outputs);
+                const auto expected =
+                    apply(make_operation(MaxPool2dForward{g}), {x.contiguous().to(Device::cpu(0))}, outputs);
+                const auto bytes = [](const Tensor& positions) {
+                    return positions.contiguous().to(Device::host()).to_vector<std::uint8_t>();
+                };
+                CHECK(bytes(found[1]) == bytes(expected[1]));
+                const Floats y = floats(found[0]), expected_y = floats(expected[0]);
+                for (std::size_t i = 0; i < y.size(); ++i)
+                    CHECK((y[i] == expected_y[i] || (std::isnan(y[i]) && std::isnan(expected_y[i]))));
+            }
+        }
+    });
+    test::check_no_mistakes();
+}
+
+TEST_CASE("interpolated values do not depend on alignment") {
+    const NoGrad no_grad;
+    const Shape small{2, 8, 5, 12}, large{2, 8, 10, 24};
+    for (const DType dtype : {DType::bf16, DType::f32})
+        for (const bool last : {false, true})
+            for (const bool nearest : {false, true}) {
+                const InterpolateGeometry g{nearest, false, 0.5, 0.5};
+                const auto at = [&](const Shape& shape, std::int64_t offset) {
+                    manual_seed(6);
+                    return image(shape, dtype, last, offset);
+                };
+                const auto forward = [&](std::int64_t offset) {
+                    return floats(apply_one(InterpolateForward{g}, {at(small, offset)}, meta(dtype, large)));
+                };
+                const auto backward = [&](std::int64_t offset) {
+                    return floats(apply_one(InterpolateBackward{g}, {at(large, offset)}, meta(dtype, small)));
+                };
+                CHECK(forward(0) == forward(1));
+                CHECK(backward(0) == backward(1));
+            }
+    test::check_no_mistakes();
+}
+
 TEST_CASE("interpolation of images of any dtype, layout and alignment") {
     manual_seed(5);
     const NoGrad no_grad;
     for_each_layout([&](const auto& make) {
-        for (const auto& [from, to] :
-             {std::pair<Shape, Shape>{{2, 16, 3, 4}, {2, 16, 6, 8}}, {{1, 8, 7, 9}, {1, 8, 2, 23}}})
+        for (const auto& [from, to] : {std::pair<Shape, Shape>{{2, 16, 3, 4}, {2, 16, 6, 8}},
+                                       {{1, 8, 7, 9}, {1, 8, 2, 23}},
+                                       {{1, 8, 1, 3}, {1, 8, 2, 6}},
+                                       {{1, 8, 4, 1}, {1, 8, 8, 2}},
+                                       {{1, 8, 5, 24}, {1, 8, 10, 48}}})
             for (const bool nearest : {false, true}) {
                 const InterpolateGeometry g{nearest, false, static_cast<double>(from[2]) / static_cast<double>(to[2]),
                                             static_cast<double>(from[3]) / static_cast<double>(to[3])};

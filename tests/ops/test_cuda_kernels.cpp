@@ -197,6 +197,69 @@ TEST_CASE("concatenated masks of shards are the mask of the batch") {
     for (std::size_t e = 0; e < joined.size(); ++e) REQUIRE(joined[e] == Approx(expected[e]));
 }
 
+TEST_CASE(
+    "dropout multiplies by the mask of the batch, in every dtype, layout and alignment, and so does its gradient") {
+    const NoMistakes end;
+    const StepCounters counters{42, 3, 1};
+    const OnDevice<StepCounters> step({counters});
+    constexpr double p = 0.25;
+    const auto check = [&](DType dtype, const Shape& shape, const Shape& strides, std::int64_t first_row,
+                           std::int64_t offset) {
+        INFO(name_of(dtype) << ", " << shape.str() << ", from row " << first_row << ", offset " << offset);
+        const std::int64_t count = shape.numel();
+        std::vector<float> x_values, dx_values(static_cast<std::size_t>(offset + count), 0);
+        for (std::int64_t i = 0; i < offset + count; ++i) x_values.push_back(static_cast<float>(i % 7 - 3) / 2);
+        const auto room = [&](const std::vector<float>& values) {
+            return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).to(dtype).to(gpu);
+        };
+        const Tensor x = room(x_values), y = room(dx_values), dx = room(dx_values);
+        const OnDevice<std::uint8_t> kept(std::vector<std::uint8_t>(static_cast<std::size_t>(count), 9));
+        const auto at = [&](const Tensor& tensor) -> void* {
+            return static_cast<char*>(tensor.impl()->storage->buffer->data()) +
+                   static_cast<std::size_t>(offset) * size_of(dtype);
+        };
+        TensorMeta image = TensorMeta::contiguous(dtype, shape, true);
+        image.strides = strides;
+        const TensorMeta mask = TensorMeta::contiguous(DType::u8, shape, true);
+        Call call;
+        call.in_metas = {image};
+        call.out_metas = {image, mask};
+        call.in = {at(x)};
+        call.out = {at(y), kept.data()};
+        call.step = step.data();
+        call.ordinal = 5;
+        call.first_row = first_row;
+        call.run(DropoutForward{p, true});
+        Call backward;
+        backward.in_metas = {image, mask};
+        backward.out_metas = {image};
+        backward.in = {at(x), kept.data()};
+        backward.out = {at(dx)};
+        backward.run(DropoutBackward{p});
+        const auto values = [](const Tensor& tensor) { return tensor.to(DType::f32).to_vector<float>(); };
+        const std::vector<float> found = values(y), found_dx = values(dx);
+        const std::vector<std::uint8_t> found_mask = kept.fetch();
+        const std::int64_t row = count / shape[0];
+        for (std::int64_t e = 0; e < count; ++e) {
+            std::int64_t place = offset, rest = e;
+            for (int d = shape.dims(); d-- > 0; rest /= shape[d]) place += rest % shape[d] * strides[d];
+            const std::uint32_t bits = random_bits(counters, 5, static_cast<std::uint64_t>(first_row * row + e));
+            const bool keeps = !(to_uniform(bits) < 0.25f);
+            const auto i = static_cast<std::size_t>(place);
+            const float expected = x_values[i] * (keeps ? 1 / 0.75f : 0);
+            REQUIRE(found_mask[static_cast<std::size_t>(e)] == (keeps ? 1 : 0));
+            REQUIRE(found[i] == Approx(expected).epsilon(0x1p-8));
+            REQUIRE(found_dx[i] == found[i]);
+        }
+    };
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16})
+        for (const std::int64_t offset : {0, 1}) {
+            for (const std::int64_t columns : {7, 8, 300})
+                for (const std::int64_t first_row : {0, 3}) check(dtype, {3, columns}, {columns, 1}, first_row, offset);
+            check(dtype, {2, 3, 4, 5}, {60, 1, 15, 3}, 1, offset);  // channels last
+        }
+}
+
 TEST_CASE("a target out of range is reported once, with its global row") {
     const NoMistakes end;
     const OnDevice<StepCounters> step({{0, 11, 0}});

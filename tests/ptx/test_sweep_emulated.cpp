@@ -442,6 +442,7 @@ TEST_CASE("every kernel of the library has run, or is listed") {
         {{"TreeSumElementId"}, "f64: the form for f32 runs"},
         {{"_pooling_cu", "IdLi"}, "f64: the form for f32 runs"},
         {{"_interpolate_cu", "IdLi2"}, "f64: the form for f32 runs"},
+        {{"_interpolate_cu", "IdLb"}, "f64: the form for f32 runs"},
         {{"6BiasOf"}, "convolutions refuse f64, and their biases have one form of memory in the table"},
         {{"functor4SignE"}, "the form for dense tensors runs"},
         {{"8Pairwise", "IhhLi3"}, "integers: not every operation in every form"},
