@@ -197,6 +197,12 @@ void Stream::account_copy(std::span<Access, 2> accesses, std::size_t bytes) {
         throw InvalidArgument(fmt::format(
             "copy from {} to {} on stream {}: neither side is the stream's device; expected a stream of one of them",
             from.owner.str(), to.owner.str(), name_));
+    const bool of_gpu = from.owner.kind() == DeviceKind::cuda || to.owner.kind() == DeviceKind::cuda;
+    if (of_gpu && device_.kind() != DeviceKind::cuda)
+        throw InvalidArgument(
+            fmt::format("copy from {} to {} on stream {}: CPU devices cannot access the memory of a GPU; expected a "
+                        "stream of the GPU",
+                        from.owner.str(), to.owner.str(), name_));
     if (order_check::enabled()) order_check::on_work(id_, name_, "copy", accesses);
     copy_count::add(from.owner, to.owner, bytes);
 }

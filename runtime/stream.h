@@ -95,7 +95,8 @@ public:
     void run(std::string_view what, std::span<const Access> accesses, Work work, int threads = 1);
     /// Whether `run` calls its Work before it returns, as on the host and on CUDA devices.
     bool runs_at_once() const;
-    /// Enqueues a copy. One side must belong to this stream's device or be host memory.
+    /// Enqueues a copy. One side must belong to this stream's device or be host memory. Copies from and to GPUs are
+    /// enqueued on their streams. Throws InvalidArgument otherwise.
     void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
     /// Enqueues a copy of `rows` rows of `row_bytes` bytes between pitched memories.
     void copy_2d(void* to, std::size_t to_pitch, Device to_device, const void* from, std::size_t from_pitch,

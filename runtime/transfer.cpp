@@ -17,7 +17,7 @@ namespace lockstep {
 
 /// A copy, and whether its target device waits for it already.
 struct Transfer::Copy {
-    explicit Copy(Device target) : to(Stream::of(target)), arrived(target) {}
+    Copy(Device target, Device copying) : to(Stream::of(target)), arrived(copying) {}
     Stream& to;
     Event arrived;
     bool awaited = false;
@@ -25,9 +25,12 @@ struct Transfer::Copy {
 
 namespace {
 
-/// The stream of copies between two devices: while it waits for one of them, both continue with other work.
+/// The stream of copies between two devices: while it waits for one of them, both continue with other work. CPU devices
+/// cannot read the memory of a GPU, which therefore makes all copies from and to it.
 Stream& lane(Device from, Device to) {
-    return Stream::of(to, StreamRole::input, from.is_host() ? 1 : 2 + from.index());
+    const bool by_source = from.kind() == DeviceKind::cuda && to.kind() != DeviceKind::cuda;
+    const Device copying = by_source ? from : to, other = by_source ? to : from;
+    return Stream::of(copying, StreamRole::input, other.is_host() ? 1 : 2 + other.index());
 }
 
 /// Whether `to` supports a layout created by the backend of `from`.
@@ -96,7 +99,7 @@ Transfer::Transfer(const Tensor& tensor, Device device) {
         tensor_ = moved_to_host(source);
     } else {
         require_visible(device);
-        copy_ = std::make_unique<Copy>(device);
+        copy_ = std::make_unique<Copy>(device, lane(source.device(), device).device());
         tensor_ = moved(source, device, copy_->arrived);
     }
     if (needs_autograd({tensor}))

@@ -10,6 +10,7 @@
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/runtime/transfer.h"
 #include "lockstep/tests/cuda_standin/training.h"
+#include "lockstep/tests/fixtures/messages.h"
 
 using namespace lockstep;
 
@@ -34,6 +35,32 @@ std::vector<std::int32_t> numbers(int count) {
 }
 
 }  // namespace
+
+TEST_CASE("tensors move between GPUs and CPU devices by streams of the GPU") {
+    const Checked checked;
+    const Device cpu = Device::cpu(0);
+    const auto input = numbers(1000);
+    const Tensor on_gpu = Tensor::from(input, {1000}, gpu0);
+    const Tensor on_cpu = on_gpu.to(cpu);  // waits for the values
+    CHECK(on_cpu.device() == cpu);
+    CHECK(on_cpu.to_vector<std::int32_t>() == input);
+    CHECK((on_gpu + on_gpu).to(cpu).to_vector<std::int32_t>()[999] == 2000);
+    CHECK((on_cpu + on_cpu).to(gpu1).to_vector<std::int32_t>()[999] == 2000);
+
+    const Tensor x = Tensor::from(std::vector<float>{1, 2, 3}, {3}, gpu0).requires_grad_();
+    (x.to(cpu) * 2.0).to(gpu1).backward(Tensor::from(std::vector<float>{1, 10, 100}, {3}, gpu1));
+    CHECK(x.grad().device() == gpu0);
+    CHECK(x.grad().to_vector<float>() == std::vector<float>{2, 20, 200});
+
+    // Memory of a GPU looks like the host's on the stand-in, so that only this check finds such a copy there.
+    Stream& stream = Stream::of(cpu);
+    std::vector<std::int32_t> values(10);
+    const auto memory = Buffer::allocate(Stream::of(gpu0), 40, "test"), own = Buffer::allocate(stream, 40, "test");
+    const auto copy = [&] { stream.copy(own->data(), cpu, memory->data(), gpu0, 40); };
+    CHECK(test::contains(test::message_of<InvalidArgument>(copy), "CPU devices cannot access the memory of a GPU"));
+    const auto copy_back = [&] { stream.copy_2d(memory->data(), 20, gpu0, own->data(), 20, cpu, 20, 2); };
+    CHECK(test::contains(test::message_of<InvalidArgument>(copy_back), "expected a stream of the GPU"));
+}
 
 TEST_CASE("events order streams of two GPUs and measure time") {
     const Checked checked;

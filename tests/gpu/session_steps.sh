@@ -2,19 +2,19 @@
 # arguments for each step. $WORK is a folder for the session; programs and libraries are in the paths.
 
 all_steps() { # STAGE NAME SECONDS COMMAND...
-  local kernels="[#test_cuda_activations],[#test_cuda_kernels],[#test_cuda_updates]"
+  local kernels="~[#test_cuda_alignment]"
   step facts card 30 card
   step facts lockstep-info 60 lockstep-info
   step facts libraries 30 libraries
 
   step ops table 180 library_logs tests_op_table "every entry*,inputs may have any*"
-  step ops "kernels of steps" 60 tests_cuda_ops_gpu "$kernels"
+  step ops kernels 60 tests_cuda_ops_gpu "$kernels"
   step ops alignment 60 library_logs tests_cuda_ops_gpu "[#test_cuda_alignment]"
   step ops streams 60 tests_cuda_backend_gpu
 
-  step sanitizer "memcheck, kernels of steps" 120 sanitize memcheck tests_cuda_ops_gpu "$kernels"
+  step sanitizer "memcheck, kernels" 120 sanitize memcheck tests_cuda_ops_gpu "$kernels"
   step sanitizer "memcheck, op table" 240 sanitize memcheck tests_op_table "every entry*"
-  step sanitizer "racecheck, kernels of steps" 120 sanitize racecheck tests_cuda_ops_gpu "$kernels"
+  step sanitizer "racecheck, kernels" 120 sanitize racecheck tests_cuda_ops_gpu "$kernels"
   step sanitizer "racecheck, op table" 240 sanitize racecheck tests_op_table "every entry*"
   step sanitizer "synccheck, op table" 180 sanitize synccheck tests_op_table "every entry*"
 
