@@ -148,7 +148,7 @@ void add_layouts(std::vector<Case>& cases) {
             return Inputs{images({times(8), 32, 64, 64}, dtype, last), images({times(8), 32, 64, 64}, dtype, last)};
         };
         add(cases,
-            {fmt::format("cat of channels, {}", last ? "NHWC" : "NCHW"), 2 * mega, 4, 0, pair, [](const Inputs& in) {
+            {fmt::format("cat of channels, {}", last ? "NHWC" : "NCHW"), 2 * mega, 2, 0, pair, [](const Inputs& in) {
                  return cat({in[0], in[1]}, 1);
              }});
     }

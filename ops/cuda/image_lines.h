@@ -38,7 +38,7 @@ struct Line {
                 load_pack_at<lanes>(c * lanes, from + c * pixel, exists && c >= first && c < end, missing);
         }
     }
-    /// Writes the columns before `end`. Each lane has `step` columns of its own.
+    /// Writes the columns before `end`. Each lane has `step` columns.
     LOCKSTEP_HD_INLINE void store(T* to, std::int64_t pixel, int end) const {
         static_assert(columns == step && lead == 0);
         if constexpr (planes) {

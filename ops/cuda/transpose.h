@@ -17,6 +17,7 @@ struct TransposePlan {
     std::uint32_t row_tiles = 0, column_tiles = 0;
     Divisor by_row_tiles, by_column_tiles;
 
+    static constexpr int large = 64;  ///< side of the tiles of `transpose_pairs`
     int tile = 32;
     bool pairs = false;  ///< adjacent elements may be moved by two, if addresses suit them
     /// 0 if the copy is not a transpose, or is so small that tiles do not serve.
@@ -60,8 +61,9 @@ inline TransposePlan make_transpose(const Shape& shape, const Shape& to, const S
     plan.columns = walk.sizes[column];
     plan.to_row = to_strides[row];
     plan.from_column = from_strides[column];
-    if (bytes == 2) {
-        plan.tile = 64;
+    // Smaller matrices would leave most of a larger tile empty, and were slower so on an H200.
+    if (bytes == 2 && plan.rows >= TransposePlan::large && plan.columns >= TransposePlan::large) {
+        plan.tile = TransposePlan::large;
         plan.pairs = plan.rows % 2 == 0 && plan.columns % 2 == 0;
         for (int d = 0; d < walk.sizes.dims(); ++d)
             plan.pairs =
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(block_threads)
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     transpose_pairs(TransposePlan plan, std::int64_t tiles, T* to, const T* from, bool pairs) {
-    constexpr int tile = 64, lanes = 32, warps = block_threads / lanes, steps = tile / warps;
+    constexpr int tile = TransposePlan::large, lanes = 32, warps = block_threads / lanes, steps = tile / warps;
     // The words of even columns, then those of odd ones; one more word each, for different banks.
     __shared__ std::uint32_t memory[tile][lanes + 1];
     const int lane = static_cast<int>(threadIdx.x) % lanes, warp = static_cast<int>(threadIdx.x) / lanes;
@@ -160,12 +162,13 @@ void transpose(const Queue& queue, const char* name, const TransposePlan& plan, 
 #if defined(__CUDACC__)
     const unsigned blocks = blocks_for(tiles, 1);
     if constexpr (sizeof(T) == 2) {
-        const bool pairs = plan.pairs && is_aligned(to, 2 * sizeof(T)) && is_aligned(from, 2 * sizeof(T));
-        launch_blocks(queue, name, blocks, transpose_pairs<T>, TransposePlan(plan), std::int64_t(tiles), to, from,
-                      bool(pairs));
-    } else {
-        launch_blocks(queue, name, blocks, transpose_tiles<T>, TransposePlan(plan), std::int64_t(tiles), to, from);
+        if (plan.tile == TransposePlan::large) {
+            const bool pairs = plan.pairs && is_aligned(to, 2 * sizeof(T)) && is_aligned(from, 2 * sizeof(T));
+            return launch_blocks(queue, name, blocks, transpose_pairs<T>, TransposePlan(plan), std::int64_t(tiles), to,
+                                 from, bool(pairs));
+        }
     }
+    launch_blocks(queue, name, blocks, transpose_tiles<T>, TransposePlan(plan), std::int64_t(tiles), to, from);
 #else
     const auto loop = [plan, tiles, to, from] {
         for (std::int64_t number = 0; number < tiles; ++number) {
