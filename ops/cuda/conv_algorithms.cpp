@@ -12,8 +12,8 @@ template <class Algorithm>
 AlgorithmRule<Algorithm> make_rule(const KernelRequest& request, std::vector<Algorithm> direct, Algorithm winograd,
                                    double operations_per_byte, const std::vector<Algorithm>& others) {
     const bool strict = request.out[0].dtype == DType::f32 && !uses_tf32(request);
-    AlgorithmRule<Algorithm> rule{{!strict, strict}, {}, operations_per_byte, std::move(direct)};
-    if (strict && request.convolution == ConvAlgorithm::automatic) rule.winograd = winograd;
+    AlgorithmRule<Algorithm> rule{{!strict, strict}, std::move(direct), winograd, {}};
+    if (strict && request.convolution == ConvAlgorithm::automatic) rule.operations_per_byte = operations_per_byte;
     if (request.convolution == ConvAlgorithm::benchmark) {
         rule.algorithms.push_back(winograd);
         rule.algorithms.insert(rule.algorithms.end(), others.begin(), others.end());

@@ -20,12 +20,13 @@ struct AlgorithmRule {
     /// Layouts in the order in which they are tried. Tensor cores want adjacent channels. Strict f32 does not use them,
     /// and is faster on plain images.
     std::vector<bool> channels_last;
-    /// Winograd's algorithm for windows of 3 x 3 (for 5 x 5 its errors are a hundred times larger) is tried first if it
-    /// saves more time in arithmetic than its workspace costs: if the direct algorithm has at least this number of
-    /// operations per byte of the workspace.
-    std::optional<Algorithm> winograd;
-    double operations_per_byte;
-    std::vector<Algorithm> algorithms;  ///< the others, in the order in which they are tried
+    std::vector<Algorithm> algorithms;  ///< in the order in which they are tried
+    /// Winograd's algorithm. It is a candidate for windows of 3 x 3 only: for 5 x 5, its errors are a hundred times
+    /// larger.
+    Algorithm winograd;
+    /// Winograd's algorithm is tried first if it saves more time in arithmetic than its workspace costs: if the direct
+    /// algorithm has at least this number of operations per byte of the workspace. Without a value it never is.
+    std::optional<double> operations_per_byte;
 };
 
 AlgorithmRule<cudnnConvolutionFwdAlgo_t> forward_rule(const KernelRequest& request);

@@ -48,12 +48,14 @@ std::vector<Candidate<Algorithm>> list_candidates(const KernelRequest& request, 
             if (is_supported(ask(query.libraries().dnn, *convolution, algorithm, &bytes), question) && is_wanted(bytes))
                 ways.push_back({convolution, algorithm, bytes});
         };
-        if (rule.winograd && !channels_last && sizes.w[2] == 3 && sizes.w[3] == 3)
-            add(*rule.winograd, [&](std::size_t bytes) {
+        const bool small_window = sizes.w[2] == 3 && sizes.w[3] == 3;
+        if (rule.operations_per_byte && small_window && !channels_last)
+            add(rule.winograd, [&](std::size_t bytes) {
                 return bytes <= max_workspace &&
-                       operations_of(sizes) >= rule.operations_per_byte * static_cast<double>(bytes);
+                       operations_of(sizes) >= *rule.operations_per_byte * static_cast<double>(bytes);
             });
-        for (const Algorithm algorithm : rule.algorithms) add(algorithm, [](std::size_t) { return true; });
+        for (const Algorithm algorithm : rule.algorithms)
+            if (algorithm != rule.winograd || small_window) add(algorithm, [](std::size_t) { return true; });
     }
     if (ways.empty() && sizes.dtype == DType::f32)
         throw DeviceError(fmt::format(
