@@ -124,6 +124,7 @@ KernelPtr make_pad(const Pad& op, KernelRequest& request) {
 
 /// The first number that is out of range; -1 if there is no such number.
 struct FindBadNumber {
+    using Plans = NoColumns;
     using Value = std::int64_t;
     StridedIndex<1> index;
     const std::int64_t* x;

@@ -82,6 +82,7 @@ struct MeasureGrain {
 };
 
 struct JoinMeasures {
+    using Plans = NoColumns;
     using Value = double;
     double order;
     const double* measures;

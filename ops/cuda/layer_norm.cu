@@ -39,6 +39,7 @@ struct SumPair {
 /// Mean and 1 / deviation of every row.
 template <class T>
 struct RowMoments {
+    using Plans = NoColumns;
     using Value = typename ChannelMoments<T, 1>::Value;
     ChannelMoments<T, 1> rows;  // as channels
     double eps;
@@ -77,6 +78,7 @@ struct LayerNormElement {
 /// Row values for the gradient of x: the mean of dy * weight, and the mean of dy * weight * xhat times 1 / deviation.
 template <class T>
 struct RowGradients {
+    using Plans = NoColumns;
     using Value = SumPair<T>;
     std::int64_t size;
     const T* dy;

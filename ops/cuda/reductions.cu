@@ -22,7 +22,7 @@ namespace {
 /// `across`: packs of adjacent sums rather than of adjacent elements of a sum.
 template <class T, int width, bool across>
 struct SumElements {
-    using Plans = std::conditional_t<width == 1, void, std::conditional_t<across, OnlyColumns, NoColumns>>;
+    using Plans = std::conditional_t<width == 1, AnyPlan, std::conditional_t<across, OnlyColumns, NoColumns>>;
     static constexpr int sums = across ? width : 1;                              // in a pack
     static constexpr int at_once = width > 1 && width * sizeof(T) < 16 ? 8 : 4;  // loads in flight
     static constexpr bool rows_of_packs = width > 1 && across;                   // at one distance from each other
@@ -162,7 +162,7 @@ struct Largest {
 
 template <class Stored, int width>
 struct FindLargest {
-    using Plans = std::conditional_t<width == 1, void, NoColumns>;
+    using Plans = std::conditional_t<width == 1, AnyPlan, NoColumns>;
     static constexpr int at_once = sizeof(Stored) * width < 16 ? 8 : 4;  // loads in flight
     using T = UpcastType<Stored>;
     using Value = Largest<T>;

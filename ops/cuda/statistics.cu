@@ -25,6 +25,7 @@ struct IsFiniteElement {
 
 template <class T>
 struct SummarizeValues {
+    using Plans = NoColumns;
     using Value = ValueSummary;
     StridedIndex<1> index;
     const T* x;

@@ -11,6 +11,7 @@
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/cuda/channel_sums.h"
+#include "lockstep/ops/cuda/filter.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/histogram.h"
 #include "lockstep/ops/internal/control_operations.h"
@@ -376,6 +377,37 @@ TEST_CASE("sums of channels in every dtype and order of memory") {
             }
 }
 
+TEST_CASE("weights of convolutions are converted to cuDNN's order and back") {
+    const NoMistakes end;
+    const Restored restored;
+    for (const ptx::Emulation& how : {ptx::Emulation{}, ptx::Emulation{ptx::schedules[3], 2}})
+        for (const DType dtype : {DType::f32, DType::bf16})
+            for (const cuda::FilterShape& shape :
+                 {cuda::FilterShape{3, 16, 9}, {5, 8, 4}, {40, 24, 9}, {3, 5, 9}, {2, 16, 25}, {7, 1, 4}}) {
+                ptx::emulation() = how;
+                const std::int64_t count = shape.filters * shape.channels * shape.taps;
+                std::vector<float> rows(static_cast<std::size_t>(count)), last(rows.size());
+                for (std::int64_t i = 0; i < count; ++i) {
+                    const auto value = static_cast<float>(i % 251);  // exact in bf16
+                    const std::int64_t filter = i / (shape.channels * shape.taps), tap = i % shape.taps;
+                    const std::int64_t channel = i / shape.taps % shape.channels;
+                    rows[static_cast<std::size_t>(i)] = value;
+                    last[static_cast<std::size_t>((filter * shape.taps + tap) * shape.channels + channel)] = value;
+                }
+                for (const bool to_last : {true, false}) {
+                    const Tensor from = Tensor::from(to_last ? rows : last, {count}).to(dtype).to(gpu);
+                    const Tensor to = Tensor::zeros({count}, dtype, gpu);
+                    const ChannelMemory memory(from, to, nullptr, 0);
+                    Stream::of(gpu).run("filters", {}, [&](const ExecContext& context) {
+                        const cuda::Queue queue{static_cast<cudaStream_t>(context.native), &memory};
+                        cuda::convert_filters(queue, dtype, shape, to_last, const_cast<void*>(memory.sums.address),
+                                              memory.x.address);
+                    });
+                    CHECK(to.to(DType::f32).to_vector<float>() == (to_last ? last : rows));
+                }
+            }
+}
+
 TEST_CASE("losses are checked, and partial sums added, in f64 too") {
     const NoMistakes end;
     const auto check_all = []<class T>(T, DType dtype) {
@@ -449,6 +481,8 @@ TEST_CASE("every kernel of the library has run, or is listed") {
         {{"8Pairwise", "IiiLi3"}, "integers: not every operation in every form"},
         {{"8Pairwise", "IllLi3"}, "integers: not every operation in every form"},
         {{"7MapRowsIhhLi2ENS0_8Identity"}, "bytes: the form for dense tensors runs"},
+        {{"SumSquaredErrorIdLi1"}, "f64: the form for f32 runs"},
+        {{"9JoinPartsI", "SumSquaredErrorIfLi1"}, "the form for adjacent elements runs"},
         {{"10RowMomentsIf"}, "shorter rows are held in registers"},
         {{"12RowGradientsIf"}, "shorter rows are held in registers"},
         {{"15SumExponentialsIf"}, "shorter rows are held in registers"},
