@@ -1,5 +1,5 @@
-// Times of CUDA operations on a GPU, compared with a copy of as many bytes. The counts of `kernels-bench --emulated` predict
-// them.
+// Times of CUDA operations on a GPU, compared with a copy of as many bytes. The counts of `kernels-bench --emulated`
+// predict them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>

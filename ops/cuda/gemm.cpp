@@ -145,7 +145,8 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
     const double one = 1, zero = 0;
     const float one_f32 = 1, zero_f32 = 0;
     const bool wide = dtype_ == DType::f64;
-    const bool aligned = is_multiple_of(a, alignment_) && is_multiple_of(b, alignment_) && is_multiple_of(d, alignment_);
+    const bool aligned =
+        is_multiple_of(a, alignment_) && is_multiple_of(b, alignment_) && is_multiple_of(d, alignment_);
     check(
         cublasLtMatmul(libraries.blas, operation_.get(), wide ? static_cast<const void*>(&one) : &one_f32, b,
                        left_.get(), a, right_.get(), wide ? static_cast<const void*>(&zero) : &zero_f32, d,
