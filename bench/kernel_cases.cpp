@@ -21,15 +21,15 @@ const Device gpu = Device::cuda(0);
 constexpr std::int64_t one_step = std::int64_t{1} << 20;
 
 /// Elements of most operands: `one_step`, or a multiple of it. Rows and images are multiplied, not their sizes.
-std::int64_t mega = one_step;
-std::int64_t times(std::int64_t rows) { return mega / one_step * rows; }
+std::int64_t operand_size = one_step;
+std::int64_t times(std::int64_t rows) { return operand_size / one_step * rows; }
 
 /// The values of the first `one_step` elements, again and again: drawing them all on the host takes seconds.
 Tensor drawn(const Shape& shape, DType dtype) {
     const NoGrad no_grad;
     const auto once = [&](const Shape& part) { return Tensor::randn(part).to(dtype).to(gpu); };
     if (shape.numel() <= 2 * one_step) return once(shape);
-    const std::int64_t copies = mega / one_step;
+    const std::int64_t copies = operand_size / one_step;
     Shape part = shape;
     part[0] /= copies;
     return cat(std::vector<Tensor>(static_cast<std::size_t>(copies), once(part)), 0);
@@ -90,42 +90,42 @@ void add(std::vector<Case>& cases, const Operation& op, const std::vector<DType>
 }
 
 void add_elementwise(std::vector<Case>& cases) {
-    const auto one = [](DType dtype) { return Inputs{random({mega}, dtype)}; };
-    const auto two = [](DType dtype) { return Inputs{random({mega}, dtype), random({mega}, dtype)}; };
-    add(cases, {"relu", mega, 2, 3, one, [](const Inputs& in) { return relu(in[0]); }});
-    add(cases, {"gelu", mega, 2, 3, one, [](const Inputs& in) { return gelu(in[0]); }});
-    add(cases, {"sigmoid", mega, 2, 3, one, [](const Inputs& in) { return sigmoid(in[0]); }});
-    add(cases, {"x * 2", mega, 2, 2, one, [](const Inputs& in) { return in[0] * 2.0; }});
-    add(cases, {"a + b", mega, 3, 0, two, [](const Inputs& in) { return in[0] + in[1]; }});
-    add(cases, {"a * b", mega, 3, 5, two, [](const Inputs& in) { return in[0] * in[1]; }});
-    add(cases, {"a / b", mega, 3, 0, two, [](const Inputs& in) { return in[0] / in[1]; }});
-    add(cases, {"a + row", mega, 2, 0,
+    const auto one = [](DType dtype) { return Inputs{random({operand_size}, dtype)}; };
+    const auto two = [](DType dtype) { return Inputs{random({operand_size}, dtype), random({operand_size}, dtype)}; };
+    add(cases, {"relu", operand_size, 2, 3, one, [](const Inputs& in) { return relu(in[0]); }});
+    add(cases, {"gelu", operand_size, 2, 3, one, [](const Inputs& in) { return gelu(in[0]); }});
+    add(cases, {"sigmoid", operand_size, 2, 3, one, [](const Inputs& in) { return sigmoid(in[0]); }});
+    add(cases, {"x * 2", operand_size, 2, 2, one, [](const Inputs& in) { return in[0] * 2.0; }});
+    add(cases, {"a + b", operand_size, 3, 0, two, [](const Inputs& in) { return in[0] + in[1]; }});
+    add(cases, {"a * b", operand_size, 3, 5, two, [](const Inputs& in) { return in[0] * in[1]; }});
+    add(cases, {"a / b", operand_size, 3, 0, two, [](const Inputs& in) { return in[0] / in[1]; }});
+    add(cases, {"a + row", operand_size, 2, 0,
                 [](DType dtype) {
                     return Inputs{random({times(4096), 256}, dtype), random({256}, dtype)};
                 },
                 [](const Inputs& in) { return in[0] + in[1]; }});
-    add(cases, {"a + column", mega, 2, 0,
+    add(cases, {"a + column", operand_size, 2, 0,
                 [](DType dtype) {
                     return Inputs{random({times(4096), 256}, dtype), random({times(4096), 1}, dtype)};
                 },
                 [](const Inputs& in) { return in[0] + in[1]; }});
     add(cases,
-        {"a (NHWC) + b (NCHW)", mega, 3, 0,
+        {"a (NHWC) + b (NCHW)", operand_size, 3, 0,
          [](DType dtype) {
              return Inputs{images({times(8), 32, 64, 64}, dtype, true), images({times(8), 32, 64, 64}, dtype, false)};
          },
          [](const Inputs& in) { return in[0] + in[1]; }});
-    add(cases, {"relu of every second column", mega, 2, 0,
+    add(cases, {"relu of every second column", operand_size, 2, 0,
                 [](DType dtype) {
                     return Inputs{random({times(1024), 2048}, dtype)};
                 },
                 [](const Inputs& in) { return relu(in[0].slice(1, 0, 2048, 2)); }});
-    add(cases, {"dropout", mega, 2, 2, one, [](const Inputs& in) { return dropout(in[0], 0.1); }});
-    add(cases, {"fill", mega, 1, 0, one, [](const Inputs& in) { return in[0].fill_(3); }});
+    add(cases, {"dropout", operand_size, 2, 2, one, [](const Inputs& in) { return dropout(in[0], 0.1); }});
+    add(cases, {"fill", operand_size, 1, 0, one, [](const Inputs& in) { return in[0].fill_(3); }});
     const auto convert = [&](DType from, DType to) {
         const double bytes = static_cast<double>(size_of(from) + size_of(to)) / static_cast<double>(size_of(from));
         add(cases,
-            {fmt::format("convert to {}", name_of(to)), mega, bytes, 0, one,
+            {fmt::format("convert to {}", name_of(to)), operand_size, bytes, 0, one,
              [to](const Inputs& in) { return in[0].to(to); }},
             {from});
     };
@@ -137,41 +137,42 @@ void add_layouts(std::vector<Case>& cases) {
     const auto maps = [](bool last) {
         return [last](DType dtype) { return Inputs{images({times(8), 32, 64, 64}, dtype, last)}; };
     };
-    add(cases, {"NCHW to NHWC", mega, 2, 0, maps(false), [](const Inputs& in) {
+    add(cases, {"NCHW to NHWC", operand_size, 2, 0, maps(false), [](const Inputs& in) {
                     return permute(in[0], {0, 2, 3, 1}).contiguous();
                 }});
-    add(cases, {"NHWC to NCHW", mega, 2, 0, maps(true), [](const Inputs& in) { return in[0].contiguous(); }});
+    add(cases, {"NHWC to NCHW", operand_size, 2, 0, maps(true), [](const Inputs& in) { return in[0].contiguous(); }});
     const auto matrix = [](DType dtype) { return Inputs{random({times(1024), 1024}, dtype)}; };
-    add(cases, {"transpose", mega, 2, 0, matrix, [](const Inputs& in) { return in[0].transpose(0, 1).contiguous(); }});
+    add(cases,
+        {"transpose", operand_size, 2, 0, matrix, [](const Inputs& in) { return in[0].transpose(0, 1).contiguous(); }});
     for (const bool last : {false, true}) {
         const auto pair = [last](DType dtype) {
             return Inputs{images({times(8), 32, 64, 64}, dtype, last), images({times(8), 32, 64, 64}, dtype, last)};
         };
-        add(cases,
-            {fmt::format("cat of channels, {}", last ? "NHWC" : "NCHW"), 2 * mega, 2, 0, pair, [](const Inputs& in) {
-                 return cat({in[0], in[1]}, 1);
-             }});
+        add(cases, {fmt::format("cat of channels, {}", last ? "NHWC" : "NCHW"), 2 * operand_size, 2, 0, pair,
+                    [](const Inputs& in) {
+                        return cat({in[0], in[1]}, 1);
+                    }});
     }
 }
 
 void add_layers(std::vector<Case>& cases) {
     for (const bool last : {false, true}) {
         const std::string layout = last ? ", NHWC" : ", NCHW";
-        add(cases, {"batch_norm" + layout, 2 * mega, 3, 5,
+        add(cases, {"batch_norm" + layout, 2 * operand_size, 3, 5,
                     [last](DType dtype) {
                         return Inputs{images({times(8), 64, 64, 64}, dtype, last), random({64}, DType::f32),
                                       random({64}, DType::f32)};
                     },
                     [](const Inputs& in) { return batch_norm(in[0], Tensor(), Tensor(), in[1], in[2]); }});
         const auto maps = [last](DType dtype) { return Inputs{images({times(8), 32, 64, 64}, dtype, last)}; };
-        add(cases, {"max_pool2d of 2 x 2" + layout, mega, 1.25, 1.5, maps,
+        add(cases, {"max_pool2d of 2 x 2" + layout, operand_size, 1.25, 1.5, maps,
                     [](const Inputs& in) { return max_pool2d(in[0], 2); }});
-        add(cases, {"max_pool2d of 3 x 3, stride 2" + layout, mega, 1.25, 1.5, maps,
+        add(cases, {"max_pool2d of 3 x 3, stride 2" + layout, operand_size, 1.25, 1.5, maps,
                     [](const Inputs& in) { return max_pool2d(in[0], 3, Pair(2), 1); }});
         const auto halved = [last](DType dtype) { return Inputs{images({times(8), 32, 32, 32}, dtype, last)}; };
         for (const auto mode : {InterpolateMode::nearest, InterpolateMode::bilinear})
             add(cases, {(mode == InterpolateMode::nearest ? "nearest" : "bilinear") + (", twice the size" + layout),
-                        mega, 1.25, 1.25, halved, [mode](const Inputs& in) {
+                        operand_size, 1.25, 1.25, halved, [mode](const Inputs& in) {
                             return interpolate(in[0], {.scale_factor = ScaleFactor(2), .mode = mode});
                         }});
     }
@@ -181,9 +182,9 @@ void add_layers(std::vector<Case>& cases) {
                 },
                 [](const Inputs& in) { return layer_norm(in[0], {768}, in[1], in[2]); }});
     const auto rows = [](DType dtype) { return Inputs{random({times(1024), 1024}, dtype)}; };
-    add(cases, {"softmax", mega, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 1); }});
-    add(cases, {"log_softmax", mega, 2, 3, rows, [](const Inputs& in) { return log_softmax(in[0], 1); }});
-    add(cases, {"softmax of columns", mega, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 0); }});
+    add(cases, {"softmax", operand_size, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 1); }});
+    add(cases, {"log_softmax", operand_size, 2, 3, rows, [](const Inputs& in) { return log_softmax(in[0], 1); }});
+    add(cases, {"softmax of columns", operand_size, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 0); }});
 }
 
 void add_reductions(std::vector<Case>& cases) {
@@ -191,43 +192,44 @@ void add_reductions(std::vector<Case>& cases) {
     const auto maps = [](bool last) {
         return [last](DType dtype) { return Inputs{images({times(8), 32, 64, 64}, dtype, last)}; };
     };
-    add(cases, {"sum", mega, 1, 1, rows, [](const Inputs& in) { return sum(in[0]); }});
-    add(cases, {"sum of rows", mega, 1, 0, rows, [](const Inputs& in) { return sum(in[0], 1); }});
-    add(cases, {"sum of columns", mega, 1, 0, rows, [](const Inputs& in) { return sum(in[0], 0); }});
-    add(cases, {"sum of channels, NCHW", mega, 1, 0, maps(false), [](const Inputs& in) {
+    add(cases, {"sum", operand_size, 1, 1, rows, [](const Inputs& in) { return sum(in[0]); }});
+    add(cases, {"sum of rows", operand_size, 1, 0, rows, [](const Inputs& in) { return sum(in[0], 1); }});
+    add(cases, {"sum of columns", operand_size, 1, 0, rows, [](const Inputs& in) { return sum(in[0], 0); }});
+    add(cases, {"sum of channels, NCHW", operand_size, 1, 0, maps(false), [](const Inputs& in) {
                     return sum(in[0], {0, 2, 3});
                 }});
-    add(cases, {"sum of channels, NHWC", mega, 1, 0, maps(true), [](const Inputs& in) {
+    add(cases, {"sum of channels, NHWC", operand_size, 1, 0, maps(true), [](const Inputs& in) {
                     return sum(in[0], {0, 2, 3});
                 }});
-    add(cases, {"argmax of rows", mega, 1, 0, rows, [](const Inputs& in) { return argmax(in[0], 1); }});
-    const auto pair = [](DType dtype) { return Inputs{random({mega}, dtype), random({mega}, dtype)}; };
-    add(cases, {"mse_loss", mega, 2, 3, pair, [](const Inputs& in) { return mse_loss(in[0], in[1].detach()); }});
+    add(cases, {"argmax of rows", operand_size, 1, 0, rows, [](const Inputs& in) { return argmax(in[0], 1); }});
+    const auto pair = [](DType dtype) { return Inputs{random({operand_size}, dtype), random({operand_size}, dtype)}; };
+    add(cases,
+        {"mse_loss", operand_size, 2, 3, pair, [](const Inputs& in) { return mse_loss(in[0], in[1].detach()); }});
     const auto targets = [](DType dtype) {
         return Inputs{random({times(1024), 1024}, dtype), classes({times(1024)}, 1000)};
     };
-    add(cases,
-        {"nll_loss of 1024 classes", mega, 0, 1, targets, [](const Inputs& in) { return nll_loss(in[0], in[1]); }});
+    add(cases, {"nll_loss of 1024 classes", operand_size, 0, 1, targets,
+                [](const Inputs& in) { return nll_loss(in[0], in[1]); }});
     const auto masks = [](DType dtype) {
         return Inputs{random({times(4), 4, 256, 256}, dtype), classes({times(4), 256, 256}, 4)};
     };
     // The targets, of 8 bytes, are as much as half of the input, all of whose sectors are read.
     add(cases,
-        {"nll_loss of images, 4 classes", mega, 1.5, 1.5, masks,
+        {"nll_loss of images, 4 classes", operand_size, 1.5, 1.5, masks,
          [](const Inputs& in) { return nll_loss(in[0], in[1]); }},
         {DType::f32});
 }
 
 /// As many parameters in an arena as a U-Net has: their rows are searched for every element.
 constexpr int parameters = 64;
-ArenaRange whole() { return {0, mega, 0, parameters}; }
+ArenaRange whole() { return {0, operand_size, 0, parameters}; }
 
 template <class Options>
 test::OnDevice<RowWith<Options>> rows_of(const Options& options) {
     std::vector<RowWith<Options>> rows(parameters);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-        rows[i].row.begin = static_cast<std::int64_t>(i) * (mega / parameters);
-        rows[i].row.end = rows[i].row.begin + mega / parameters;
+        rows[i].row.begin = static_cast<std::int64_t>(i) * (operand_size / parameters);
+        rows[i].row.end = rows[i].row.begin + operand_size / parameters;
         rows[i].row.updates = 1;
         rows[i].options = options;
     }
@@ -236,7 +238,7 @@ test::OnDevice<RowWith<Options>> rows_of(const Options& options) {
 
 std::vector<test::OnDevice<float>> arenas(int count) {
     std::vector<test::OnDevice<float>> all;
-    const std::vector<float> values = Tensor::rand({mega}).to_vector<float>();
+    const std::vector<float> values = Tensor::rand({operand_size}).to_vector<float>();
     for (int i = 0; i < count; ++i) all.emplace_back(values);
     return all;
 }
@@ -244,33 +246,35 @@ std::vector<test::OnDevice<float>> arenas(int count) {
 /// `states`: number of the optimizer's states.
 template <class Rule, class Options>
 void add_update(std::vector<Case>& cases, const std::string& name, int states, const Options& options) {
-    const double bytes = (3 + 2 * states) * 4 * static_cast<double>(mega);
-    cases.push_back({name, DType::f32, mega, bytes, [states, options] {
-                         const auto rows = rows_of(options);
-                         const auto memory = arenas(2 + states);  // gradients, parameters, states
-                         const test::OnDevice<StatusWord> good({StatusWord{}});
-                         test::Call call;
-                         call.in_metas = {test::floats(mega), test::bytes(parameters * sizeof(RowWith<Options>))};
-                         call.in = {memory[0].data(), rows.data()};
-                         for (std::size_t i = 1; i < memory.size(); ++i) {
-                             call.out_metas.push_back(test::floats(mega));
-                             call.out.push_back(memory[i].data());
-                         }
-                         call.agreed = good.data();
-                         return [enqueue = call.made(FusedUpdate<Rule>{whole(), (1u << states) - 1}), rows, memory,
-                                 good] { enqueue(); };
-                     }});
+    const double bytes = (3 + 2 * states) * 4 * static_cast<double>(operand_size);
+    cases.push_back(
+        {name, DType::f32, operand_size, bytes, [states, options] {
+             const auto rows = rows_of(options);
+             const auto memory = arenas(2 + states);  // gradients, parameters, states
+             const test::OnDevice<StatusWord> good({StatusWord{}});
+             test::Call call;
+             call.in_metas = {test::floats(operand_size), test::bytes(parameters * sizeof(RowWith<Options>))};
+             call.in = {memory[0].data(), rows.data()};
+             for (std::size_t i = 1; i < memory.size(); ++i) {
+                 call.out_metas.push_back(test::floats(operand_size));
+                 call.out.push_back(memory[i].data());
+             }
+             call.agreed = good.data();
+             return [enqueue = call.made(FusedUpdate<Rule>{whole(), (1u << states) - 1}), rows, memory, good] {
+                 enqueue();
+             };
+         }});
 }
 
-/// An operation on gradients. `scales`: it has a factor as its first operand.
+/// An operation on gradients. `scales`: it has a factor as its first operand_size.
 template <class Op>
 void add_gradients(std::vector<Case>& cases, const std::string& name, double bytes, const Op& op, const TensorMeta& out,
                    bool scales) {
-    cases.push_back({name, DType::f32, mega, bytes * static_cast<double>(mega), [op, out, scales] {
+    cases.push_back({name, DType::f32, operand_size, bytes * static_cast<double>(operand_size), [op, out, scales] {
                          const auto rows = rows_of(SgdOptions{});
                          const auto memory = arenas(1);
-                         const test::OnDevice<double> numbers(
-                             std::vector<double>(static_cast<std::size_t>(MeasureGradients::grains(mega)), 0.5));
+                         const test::OnDevice<double> numbers(std::vector<double>(
+                             static_cast<std::size_t>(MeasureGradients::grains(operand_size)), 0.5));
                          const TensorMeta of_rows = test::bytes(parameters * sizeof(RowWith<SgdOptions>));
                          test::Call call;
                          call.out_metas = {out};
@@ -280,7 +284,7 @@ void add_gradients(std::vector<Case>& cases, const std::string& name, double byt
                          }
                          const bool in_place = out.dtype == DType::f32;
                          if (!in_place) {
-                             call.in_metas = {test::floats(mega)};
+                             call.in_metas = {test::floats(operand_size)};
                              call.in = {memory[0].data()};
                          }
                          call.in_metas.push_back(of_rows);
@@ -296,23 +300,23 @@ void add_updates(std::vector<Case>& cases) {
     add_update<AdamRule>(cases, "Adam", 2, AdamOptions{});
     add_update<AdamWRule>(cases, "AdamW", 2, AdamWOptions{});
     const GradientRange all{whole(), sizeof(RowWith<SgdOptions>), GradientRange::all_groups};
-    const TensorMeta measures = TensorMeta::contiguous(DType::f64, {MeasureGradients::grains(mega)});
+    const TensorMeta measures = TensorMeta::contiguous(DType::f64, {MeasureGradients::grains(operand_size)});
     add_gradients(cases, "norm of gradients", 4, MeasureGradients{all, 2}, measures, false);
-    add_gradients(cases, "gradients scaled", 8, ScaleGradients{all}, test::floats(mega), true);
-    add_gradients(cases, "gradients clamped", 8, ClampGradients{all, 0.3}, test::floats(mega), false);
+    add_gradients(cases, "gradients scaled", 8, ScaleGradients{all}, test::floats(operand_size), true);
+    add_gradients(cases, "gradients clamped", 8, ClampGradients{all, 0.3}, test::floats(operand_size), false);
 }
 
 void add_shards(std::vector<Case>& cases) {
     for (const int shards : {2, 4, 8})
-        cases.push_back({fmt::format("sum over {} shards", shards), DType::f32, mega,
-                         (shards + 1) * 4 * static_cast<double>(mega), [shards] {
+        cases.push_back({fmt::format("sum over {} shards", shards), DType::f32, operand_size,
+                         (shards + 1) * 4 * static_cast<double>(operand_size), [shards] {
                              test::Call call;
                              std::vector<test::OnDevice<float>> memory;
                              for (int i = 0; i <= shards; ++i)
-                                 memory.emplace_back(std::vector<float>(static_cast<std::size_t>(mega), 1.5f));
+                                 memory.emplace_back(std::vector<float>(static_cast<std::size_t>(operand_size), 1.5f));
                              for (int i = 0; i < shards; ++i)
                                  call.in.push_back(memory[static_cast<std::size_t>(i)].data());
-                             call.in_metas = call.out_metas = {test::floats(mega)};
+                             call.in_metas = call.out_metas = {test::floats(operand_size)};
                              call.out = {memory.back().data()};
                              call.shards = shards;
                              return [enqueue = call.made(SumOverShards{}), memory = std::move(memory)] { enqueue(); };
@@ -322,7 +326,7 @@ void add_shards(std::vector<Case>& cases) {
 }  // namespace
 
 std::vector<Case> all_cases(std::int64_t scale) {
-    mega = scale * one_step;
+    operand_size = scale * one_step;
     std::vector<Case> cases;
     add_elementwise(cases);
     add_layouts(cases);
