@@ -1,11 +1,7 @@
-# The library targets and what they share. Headers are seen as lockstep/<folder>/<header>.h in the tree as after
-# installation, through links in the build folder.
-set(LOCKSTEP_INCLUDE_VIEW ${PROJECT_BINARY_DIR}/include)
-file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE_VIEW}/lockstep)
-foreach(folder runtime ops parallel samples tests bench)
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${LOCKSTEP_INCLUDE_VIEW}/lockstep/${folder} SYMBOLIC)
-endforeach()
-file(CREATE_LINK ${PROJECT_SOURCE_DIR}/parallel/lockstep.h ${LOCKSTEP_INCLUDE_VIEW}/lockstep/lockstep.h SYMBOLIC)
+# The library targets and what they share. Headers are included as lockstep/<folder>/<header>.h in the tree as after
+# installation, through links in cmake/include. They are part of the tree so that all build folders see headers by the
+# same paths: ccache then shares kernels, which take half of the library's build, between presets.
+set(LOCKSTEP_INCLUDE_VIEW ${PROJECT_SOURCE_DIR}/cmake/include)
 
 # Headers that lie directly in these folders are public; all others are not installed.
 foreach(folder runtime ops parallel/comm parallel/data parallel)
@@ -75,6 +71,7 @@ function(lockstep_library name export)
   add_library(${name})
   add_library(lockstep::${export} ALIAS ${name})
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${export} POSITION_INDEPENDENT_CODE ON
+    DEFINE_SYMBOL ""           # a macro that only shared libraries would have
     INSTALL_RPATH "\$ORIGIN")  # where shared libraries find each other
   lockstep_warnings(${name})
   # The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.

@@ -78,10 +78,13 @@ struct RowGroup {
     }
     template <class T>
     LOCKSTEP_ROW_FUNCTION void store(T* row, int k, int size, const Pack<T, width>& pack) const {
-        if constexpr (whole) return store_pack(row + k, pack);
-        LOCKSTEP_UNROLL
-        for (int j = 0; j < width; ++j)
-            if (k + j < size) row[k + j] = pack.of[j];
+        if constexpr (whole) {
+            store_pack(row + k, pack);
+        } else {
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j)
+                if (k + j < size) row[k + j] = pack.of[j];
+        }
     }
 #if defined(__CUDACC__)
     __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % lanes; }

@@ -239,7 +239,7 @@ void Rendezvous::join(Milliseconds timeout) {
 void Rendezvous::give_up(Milliseconds timeout) {
     const std::string other = store_->try_get(stranger).value_or("");
     const std::string reason = fmt::format(
-        "{}of {} processes {} in {} ms; {}", given_up, info_.world_size, missing(), timeout.count(),
+        "{}{} within {} ms (world size {}); {}", given_up, missing(), timeout.count(), info_.world_size,
         other.empty() ? "are all running, and do they use the same address?" : other.substr(given_up.size()));
     // Ranks that arrive later read it as well.
     if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) give_in(said);
