@@ -55,12 +55,13 @@ function(lockstep_unity_groups target)
 endfunction()
 
 # Sanitizers apply to every library here and to what links it, because a program is checked only if all of it is
-# instrumented. Targets with the property LOCKSTEP_TESTS leave out the checks of pointers that GCC inserts before each
-# member access: they double the time that compiling test cases takes, and AddressSanitizer reports null pointers, too.
+# instrumented. Null pointers, objects that are too small and destroyed objects are left to AddressSanitizer, which reports
+# their accesses anyway: GCC's own checks before each of them take a quarter of the time that compiling takes. Targets with
+# the property LOCKSTEP_TESTS leave out alignment, too.
 function(lockstep_sanitize target)
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LOCKSTEP_SANITIZE}
-      $<$<BOOL:$<TARGET_PROPERTY:LOCKSTEP_TESTS>>:-fno-sanitize=null,alignment,vptr>
+      -fno-sanitize=null,vptr,object-size $<$<BOOL:$<TARGET_PROPERTY:LOCKSTEP_TESTS>>:-fno-sanitize=alignment>
       -fno-sanitize-recover=all -fno-omit-frame-pointer>)
     target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
   endif()

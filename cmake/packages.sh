@@ -2,7 +2,7 @@
 # tests are started.
 build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodium-dev libxxhash-dev nlohmann-json3-dev libcli11-dev
   libjpeg-dev libpng-dev libgif-dev catch2 libgloo-dev libopenmpi-dev openmpi-bin)
-test_packages=(iproute2)
+test_packages=(iproute2 mold)
 
 # install_packages NAME...: installs those that are missing; asks for nothing when none is.
 install_packages() {

@@ -20,3 +20,6 @@ target_link_libraries(lockstep_standin
   $<$<BOOL:${LOCKSTEP_HAS_GLOO}>:Gloo::gloo> $<$<BOOL:${LOCKSTEP_HAS_MPI}>:MPILibrary::mpi>)
 lockstep_warnings(lockstep_standin)
 lockstep_sanitize(lockstep_standin)
+# Loops of kernels are for tests only: to optimise them takes longer than the tests gain.
+target_compile_options(lockstep_standin PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+set_target_properties(lockstep_standin PROPERTIES LOCKSTEP_TESTS ON)
