@@ -4,6 +4,7 @@
 
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
 
@@ -61,6 +62,40 @@ std::optional<Fused> fuse_gradient_before_pool(const Neighbours& n) {
                  {n.earlier.in[0], n.later.in[1], n.earlier.in[1]}};
 }
 
+/// A gradient of weights in 16 bits that is only converted to f32, for parameters in f32.
+std::optional<Fused> fuse_conversion(const Neighbours& n) {
+    const auto* weights = as<Conv2dBackwardWeights>(n.earlier);
+    if (as<Reorder>(n.later) == nullptr || weights == nullptr || weights->widens) return std::nullopt;
+    const TensorMeta &from = n.later.in[0].meta, &to = n.later.out[0].meta;
+    if (!is_half_type(from.dtype) || to.dtype != DType::f32 || !to.is_contiguous()) return std::nullopt;
+    return Fused{make_operation(Conv2dBackwardWeights{weights->geometry, true}), n.earlier.in};
+}
+
+/// ReLU's gradient before the gradient of the batch normalisation whose result it activated.
+std::optional<Fused> absorb_in_norm(const Neighbours& n) {
+    if (as<UnaryBackward<functor::Relu>>(n.earlier) == nullptr) return std::nullopt;
+    const auto* sums = as<BatchNormBackwardSums>(n.later);
+    const auto* data = as<BatchNormBackwardData>(n.later);
+    if (sums == nullptr && data == nullptr) return std::nullopt;
+    if ((sums ? sums->activation : data->activation) != Activation::none) return std::nullopt;
+    const double eps = sums ? sums->eps : data->eps;
+    std::vector<Operand> in = n.later.in;  // x, dy, stats; of data also weight and sums
+    const Record* const normalize = n.maker(n.earlier.in[1]);
+    if (normalize == nullptr || !same_memory(in[1], n.earlier.out[0])) return std::nullopt;
+    const auto* forward = as<BatchNormNormalize>(*normalize);
+    if (forward == nullptr || forward->activation != Activation::relu || forward->eps != eps) return std::nullopt;
+    const Operand &weight = normalize->in[2], &bias = normalize->in[3];
+    if (!same_memory(in[0], normalize->in[0]) || !same_memory(in[2], normalize->in[1])) return std::nullopt;
+    in[1] = n.earlier.in[0];
+    if (sums) {
+        in.insert(in.end(), {weight, bias});
+        return Fused{make_operation(BatchNormBackwardSums{eps, Activation::relu}), std::move(in)};
+    }
+    if (!same_memory(in[3], weight)) return std::nullopt;
+    in.push_back(bias);
+    return Fused{make_operation(BatchNormBackwardData{eps, Activation::relu}), std::move(in)};
+}
+
 }  // namespace
 
 bool same_memory(const Operand& a, const Operand& b) {
@@ -68,9 +103,11 @@ bool same_memory(const Operand& a, const Operand& b) {
 }
 
 std::optional<Fused> fuse(const Neighbours& neighbours) {
-    for (const auto rule : {fuse_activation, fuse_gradient, fuse_gradient_before_pool})
+    for (const auto rule : {fuse_activation, fuse_gradient, fuse_gradient_before_pool, fuse_conversion})
         if (auto fused = rule(neighbours)) return fused;
     return std::nullopt;
 }
+
+std::optional<Fused> absorb(const Neighbours& neighbours) { return absorb_in_norm(neighbours); }
 
 }  // namespace lockstep

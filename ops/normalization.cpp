@@ -96,11 +96,16 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
                           const Tensor& dy = gradients[0];
                           std::vector<Tensor> result(3);
                           Tensor sums;
-                          if (own_stats || weight_wanted || bias_wanted)
-                              sums = apply_one(BatchNormBackwardSums{eps}, {input.get(), dy, saved_stats.get()},
-                                               TensorMeta::contiguous(wide, {2 * channels}));
-                          if (bias_wanted) result[2] = sums.slice(0, 0, channels).to(bias_dtype);
-                          if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels).to(weight_dtype);
+                          if (own_stats || weight_wanted || bias_wanted) {
+                              const Output of_channels = TensorMeta::contiguous(wide, {channels});
+                              const auto made = apply(
+                                  make_operation(BatchNormBackwardSums{eps}), {input.get(), dy, saved_stats.get()},
+                                  {TensorMeta::contiguous(wide, {2 * channels}), bias_wanted ? of_channels : Output(),
+                                   weight_wanted ? of_channels : Output()});
+                              sums = made[0];
+                              if (bias_wanted) result[2] = made[1].to(bias_dtype);
+                              if (weight_wanted) result[1] = made[2].to(weight_dtype);
+                          }
                           if (x_wanted) {
                               // Running statistics do not depend on x: no gradient flows through mean and variance.
                               Tensor through = own_stats ? sums : Tensor();

@@ -170,18 +170,24 @@ std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, Kern
 
 // ---- backward ---------------------------------------------------------------------------------------------------
 
+/// ReLU's gradient belongs to the record that makes dy.
+template <class Op>
+bool has_no_activation(const Op& operation) {
+    return operation.activation == Activation::none;
+}
+
 std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operation, KernelRequest& request) {
     const Planes planes = want_planes(request, 0);
     set_layout_like(request.in[1], request.in[0]);
     request.want_contiguous(2);
-    require_contiguous_output(operation, request, 0);
+    for (std::size_t i = 0; i < request.out.size(); ++i) require_contiguous_output(operation, request, i);
     return for_stored(operation, request.in[0].dtype, [&](auto stored) {
         using Stored = decltype(stored);
         using T = Arithmetic<Stored>;
         return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(2), planes.channels, eps};
             const Stored *x = call.input<Stored>(0), *dy = call.input<Stored>(1);
-            T* out = call.output<T>(0);
+            T *sums = call.output<T>(0), *dbias = call.output<T>(1), *dweight = call.output<T>(2);
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
                 LaneSums gradient, product;
@@ -192,9 +198,13 @@ std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operatio
                 const std::int64_t first = block * planes.width;
                 const int channels = static_cast<int>(std::min<std::int64_t>(planes.width, planes.channels - first));
                 for (int c = 0; c < channels; ++c) {
-                    out[first + c] = static_cast<T>(gradient.channel(c, planes.width));
-                    out[planes.channels + first + c] = static_cast<T>(
-                        product.channel(c, planes.width) * static_cast<double>(stats.inverse_deviation(first + c)));
+                    const auto of_bias = static_cast<T>(gradient.channel(c, planes.width));
+                    const auto of_weight = static_cast<T>(product.channel(c, planes.width) *
+                                                          static_cast<double>(stats.inverse_deviation(first + c)));
+                    sums[first + c] = of_bias;
+                    sums[planes.channels + first + c] = of_weight;
+                    if (dbias) dbias[first + c] = of_bias;
+                    if (dweight) dweight[first + c] = of_weight;
                 }
             });
         });
@@ -265,8 +275,8 @@ void add_batch_norm_kernels(KernelTable& table) {
     table.add<BatchNormStats, make_stats>();
     table.add<BatchNormPoolStats, make_pool_stats>();
     table.add<BatchNormNormalize, make_normalize>();
-    table.add<BatchNormBackwardSums, make_backward_sums>();
-    table.add<BatchNormBackwardData, make_backward_data>();
+    table.add<BatchNormBackwardSums, make_backward_sums, has_no_activation>();
+    table.add<BatchNormBackwardData, make_backward_data, has_no_activation>();
     table.add<BatchNormUpdateRunning, make_update_running>();
     table.add_half_types<BatchNormStats, make_for_half_images<BatchNormStats, make_stats>>();
     table.add_half_types<BatchNormNormalize, make_for_half_images<BatchNormNormalize, make_normalize>>();

@@ -10,6 +10,7 @@
 #include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/half_images.h"
 #include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cuda {
@@ -19,6 +20,13 @@ namespace {
 /// Packs of adjacent channels are columns, other packs never are.
 template <int width, bool across>
 using PlansOfPacks = std::conditional_t<across, OnlyColumns, std::conditional_t<(width > 1), NoColumns, AnyPlan>>;
+
+/// The gradient of ReLU's input, which is the normalised x; computes it as forward did.
+template <class Stored, class T>
+LOCKSTEP_HD_INLINE T through_relu(T dy, T x, T mean, T scale, T shift) {
+    const auto y = CastTo<Stored>::from(element::normalize(x, mean, scale, shift));
+    return functor::Relu().gradient(dy, static_cast<T>(upcast(y)));
+}
 
 /// `across`: packs of adjacent channels.
 template <class Stored, int width, bool across>
@@ -49,7 +57,8 @@ struct ChannelStats {
     }
 };
 
-template <class Stored, int width, bool across>
+/// `relu`: dy is the gradient of ReLU's result.
+template <class Stored, int width, bool across, bool relu>
 struct BackwardSums {
     using Plans = PlansOfPacks<width, across>;
     using T = UpcastType<Stored>;
@@ -64,26 +73,41 @@ struct BackwardSums {
     double eps;
     PackedInput<Stored, width> x, dy;
     const T* stats;
+    const T* weight;  // these two only with ReLU
+    const T* bias;
     T* sums;
+    T* dbias;
+    T* dweight;
 
-    BackwardSums<Stored, 1, false> single() const {
+    BackwardSums<Stored, 1, false, relu> single() const {
         return {{layout.outer, layout.channels * channels, layout.inner * (width / channels)},
                 eps,
                 {x.data, true},
                 {dy.data, true},
                 stats,
-                sums};
+                weight,
+                bias,
+                sums,
+                dbias,
+                dweight};
     }
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
         if (first >= end) return;
         ChannelWalk walk(layout, output, first, step);
-        Pack<T, channels> mean;
-        for (int c = 0; c < channels; ++c) mean.of[c] = stats[output * channels + c];
+        OfChannels of;
+        for (int c = 0; c < channels; ++c) {
+            const std::int64_t channel = output * channels + c;
+            of.mean[c] = stats[channel];
+            if constexpr (relu) {
+                of.scale[c] = element::or_else(weight, channel, T(1)) * deviation(channel);
+                of.shift[c] = element::or_else(bias, channel, T(0));
+            }
+        }
         std::int64_t k = first;
-        for (; k + (at_once - 1) * step < end; k += at_once * step) add_packs<at_once>(value, walk, mean);
-        for (; k < end; k += step) add_packs<1>(value, walk, mean);
+        for (; k + (at_once - 1) * step < end; k += at_once * step) add_packs<at_once>(value, walk, of);
+        for (; k < end; k += step) add_packs<1>(value, walk, of);
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
         for (int c = 0; c < channels; ++c) {
@@ -95,15 +119,25 @@ struct BackwardSums {
         const std::int64_t all = layout.channels * channels;
         for (int c = 0; c < channels; ++c) {
             const std::int64_t channel = output * channels + c;
-            const T deviation = element::inverse_deviation(stats[all + channel], stats[2 * all], eps);
-            sums[channel] = value.of[c].dy.value();
-            sums[all + channel] = value.of[c].dy_xhat.value() * deviation;
+            const T of_bias = value.of[c].dy.value(), of_weight = value.of[c].dy_xhat.value() * deviation(channel);
+            sums[channel] = of_bias;
+            sums[all + channel] = of_weight;
+            if (dbias != nullptr) dbias[channel] = of_bias;
+            if (dweight != nullptr) dweight[channel] = of_weight;
         }
     }
 
 private:
+    struct OfChannels {
+        T mean[channels];
+        T scale[relu ? channels : 1], shift[relu ? channels : 1];
+    };
+    LOCKSTEP_HD_INLINE T deviation(std::int64_t channel) const {
+        const std::int64_t all = layout.channels * channels;
+        return element::inverse_deviation(stats[all + channel], stats[2 * all], eps);
+    }
     template <int count>
-    LOCKSTEP_HD_INLINE void add_packs(Value& value, ChannelWalk& walk, const Pack<T, channels>& mean) const {
+    LOCKSTEP_HD_INLINE void add_packs(Value& value, ChannelWalk& walk, const OfChannels& of) const {
         Pack<Stored, width> inputs[count], gradients[count];
         LOCKSTEP_UNROLL
         for (int i = 0; i < count; ++i) {
@@ -119,9 +153,12 @@ private:
             LOCKSTEP_UNROLL
             for (int e = 0; e < elements; ++e) {
                 const int i = across ? e : e / width, j = across ? c : e % width;
-                const T gradient = upcast(gradients[i].of[j]);
+                const T input = upcast(inputs[i].of[j]);
+                T gradient = upcast(gradients[i].of[j]);
+                if constexpr (relu)
+                    gradient = through_relu<Stored>(gradient, input, of.mean[c], of.scale[c], of.shift[c]);
                 of_dy[e] = gradient;
-                of_dy_xhat[e] = gradient * (upcast(inputs[i].of[j]) - mean.of[c]);
+                of_dy_xhat[e] = gradient * (input - of.mean[c]);
             }
             value.of[c].dy.add(sum_in_pairs(of_dy));
             value.of[c].dy_xhat.add(sum_in_pairs(of_dy_xhat));
@@ -250,10 +287,12 @@ struct NormalizeBackward {
     const T* stats;
     const T* weight;
     const T* sums;
+    const T* bias;
+    bool relu;
     Stored* dx;
 
     struct Channel {
-        T mean, scale, mean_dy, slope;
+        T mean, scale, mean_dy, slope, shift;
     };
     struct Values {
         Pack<Stored, width> x, dy;
@@ -266,7 +305,8 @@ struct NormalizeBackward {
             const T deviation = element::inverse_deviation(stats[channels + c], count, eps);
             return Channel{stats[c], element::or_else(weight, c, T(1)) * deviation,
                            element::or_else(sums, c, T(0)) / count,
-                           deviation * element::or_else(sums, channels + c, T(0)) / count};
+                           deviation * element::or_else(sums, channels + c, T(0)) / count,
+                           relu ? element::or_else(bias, c, T(0)) : T(0)};
         });
         columns.template for_packs<Values>(
             thread,
@@ -275,9 +315,13 @@ struct NormalizeBackward {
             },
             [&](std::int64_t pack, const Values& in) {
                 Pack<Stored, width> out;
-                for (int i = 0; i < width; ++i)
+                for (int i = 0; i < width; ++i) {
+                    const T input = upcast(in.x.of[i]);
+                    T gradient = upcast(in.dy.of[i]);
+                    if (relu) gradient = through_relu<Stored>(gradient, input, of[i].mean, of[i].scale, of[i].shift);
                     out.of[i] = CastTo<Stored>::from(element::normalize_backward(
-                        upcast(in.x.of[i]), upcast(in.dy.of[i]), of[i].mean, of[i].scale, of[i].mean_dy, of[i].slope));
+                        input, gradient, of[i].mean, of[i].scale, of[i].mean_dy, of[i].slope));
+                }
                 store_pack(dx + pack * width, out);
             });
     }
@@ -333,22 +377,21 @@ KernelPtr make_batch_norm_normalize(const BatchNormNormalize& op, KernelRequest&
     });
 }
 
-KernelPtr make_batch_norm_backward_sums(const BatchNormBackwardSums& op, KernelRequest& request) {
-    const Images x = want_images(request, 0);
-    want_like(request, 1, request.in[0]);
-    request.want_contiguous(2);
-    return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
+template <bool relu>
+KernelPtr backward_sums(const BatchNormBackwardSums& op, KernelRequest& request, const Images& x) {
+    return visit_any_float(op.name(), request.in[0].dtype, [&](auto zero) {
         using Stored = decltype(zero);
         using T = UpcastType<Stored>;
         return with_channel_packs<Stored>(x, [&](auto width, auto across, const ChannelPacks& packs) {
-            using Sums = BackwardSums<Stored, width, across>;
+            using Sums = BackwardSums<Stored, width, across, relu>;
             return make_cuda_kernel(
                 request,
                 [packs, eps = op.eps](const Queue& queue, const KernelArgs& v) {
                     constexpr int wide = decltype(width)::value;
                     reduce(queue, "batch_norm_backward_sums", packs.plan,
                            Sums{packs.layout, eps, packed_input<wide>(v.input<Stored>(0)),
-                                packed_input<wide>(v.input<Stored>(1)), v.input<T>(2), v.output<T>(0)},
+                                packed_input<wide>(v.input<Stored>(1)), v.input<T>(2), relu ? v.input<T>(3) : nullptr,
+                                relu ? v.input<T>(4) : nullptr, v.output<T>(0), v.output<T>(1), v.output<T>(2)},
                            v.scratch);
                 },
                 packs.plan.template scratch_bytes<Sums>());
@@ -356,21 +399,30 @@ KernelPtr make_batch_norm_backward_sums(const BatchNormBackwardSums& op, KernelR
     });
 }
 
+KernelPtr make_batch_norm_backward_sums(const BatchNormBackwardSums& op, KernelRequest& request) {
+    const Images x = want_images(request, 0);
+    want_like(request, 1, request.in[0]);
+    for (std::size_t i = 2; i < request.in.size(); ++i) request.want_contiguous(i);
+    return op.activation == Activation::relu ? backward_sums<true>(op, request, x)
+                                             : backward_sums<false>(op, request, x);
+}
+
 KernelPtr make_batch_norm_backward_data(const BatchNormBackwardData& op, KernelRequest& request) {
     const Images x = want_images(request, 0);
     want_like(request, 1, request.in[0]);
     for (std::size_t i = 2; i < request.in.size(); ++i) request.want_contiguous(i);
     set_layout_like(request.out[0], request.in[0]);
-    return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
+    return visit_any_float(op.name(), request.in[0].dtype, [&](auto zero) {
         using Stored = decltype(zero);
         using T = UpcastType<Stored>;
-        return make_cuda_kernel(request, [x, eps = op.eps](const Queue& queue, const KernelArgs& v) {
+        const bool relu = op.activation == Activation::relu;
+        return make_cuda_kernel(request, [x, eps = op.eps, relu](const Queue& queue, const KernelArgs& v) {
             const auto run = [&](auto width) {
                 const ChannelColumns columns(x, width);
-                launch(
-                    queue, "batch_norm_backward_data", columns.threads,
-                    NormalizeBackward<Stored, width>{columns, eps, v.input<Stored>(0), v.input<Stored>(1),
-                                                     v.input<T>(2), v.input<T>(3), v.input<T>(4), v.output<Stored>(0)});
+                launch(queue, "batch_norm_backward_data", columns.threads,
+                       NormalizeBackward<Stored, width>{columns, eps, v.input<Stored>(0), v.input<Stored>(1),
+                                                        v.input<T>(2), v.input<T>(3), v.input<T>(4),
+                                                        relu ? v.input<T>(5) : nullptr, relu, v.output<Stored>(0)});
             };
             with_packs<Stored>(x, run, v.input<Stored>(0), v.input<Stored>(1), v.output<Stored>(0));
         });

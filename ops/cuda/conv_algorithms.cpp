@@ -11,7 +11,7 @@ namespace {
 template <class Algorithm>
 AlgorithmRule<Algorithm> make_rule(const KernelRequest& request, std::vector<Algorithm> direct, Algorithm winograd,
                                    double operations_per_byte, const std::vector<Algorithm>& others) {
-    const bool strict = request.out[0].dtype == DType::f32 && !uses_tf32(request);
+    const bool strict = request.in[0].dtype == DType::f32 && !uses_tf32(request);
     AlgorithmRule<Algorithm> rule{{!strict, strict}, std::move(direct), winograd, {}};
     if (strict && request.convolution == ConvAlgorithm::automatic) rule.operations_per_byte = operations_per_byte;
     if (request.convolution == ConvAlgorithm::benchmark) {

@@ -40,6 +40,10 @@ bool is_for_cudnn(const Op& op, const KernelRequest& request) {
     if (request.out[0].dtype == DType::f64) refuse_dtype(operation_name(op), request.out[0].dtype);
     return has_one_dtype(request);
 }
+bool is_for_cudnn(const Conv2dBackwardWeights& op, const KernelRequest& request) {
+    if (!op.widens) return is_for_cudnn<Conv2dBackwardWeights>(op, request);
+    return request.out[0].dtype == DType::f32 && request.in[0].dtype == request.in[1].dtype && !request.has_out(1);
+}
 
 bool is_empty(const Sizes& sizes) { return sizes.x.numel() == 0 || sizes.y.numel() == 0; }
 
@@ -132,7 +136,7 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
 
 KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRequest& request) {
     if (!is_for_cudnn(op, request)) return nullptr;
-    const Sizes sizes{request.in[0].shape, request.out[0].shape, request.in[1].shape, request.out[0].dtype};
+    const Sizes sizes{request.in[0].shape, request.out[0].shape, request.in[1].shape, request.in[0].dtype, op.widens};
     if (is_empty(sizes)) return make_empty(request);
     auto ways = list_candidates(request, sizes, op.geometry, backward_weights_rule(request),
                                 "cudnnGetConvolutionBackwardFilterWorkspaceSize",

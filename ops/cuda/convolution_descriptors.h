@@ -22,9 +22,11 @@ using ConvolutionDescriptor =
     Descriptor<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
 
 /// Sizes of one convolution: x (N, C, H, W), w (K, C, kh, kw), y (N, K, OH, OW), all of one dtype: f32, f16 or bf16.
+/// `widens`: computed weights are converted to f32.
 struct Sizes {
     Shape x, w, y;
     DType dtype;
+    bool widens = false;
 };
 
 /// A size in cuDNN's type.
@@ -85,8 +87,8 @@ public:
     bool channels_last() const { return channels_last_; }
     const Sizes& sizes() const { return sizes_; }
 
-    /// Whether weights must be converted to another order for cuDNN.
-    bool converts_weights() const { return channels_last_ && sizes_.w[1] > 1 && sizes_.w[2] * sizes_.w[3] > 1; }
+    /// Whether the weights of cuDNN have another order or dtype.
+    bool converts_weights() const { return sizes_.widens || reorders_weights(); }
     std::size_t weight_scratch() const { return converts_weights() ? aligned_bytes(sizes_.w, sizes_.dtype) : 0; }
     /// Weights in cuDNN's order: enqueues the conversion into scratch if needed.
     const void* weights(const Queue& queue, const void* rows, void* scratch) const {
@@ -95,7 +97,11 @@ public:
         return scratch;
     }
     void store_weights(const Queue& queue, void* rows, const void* converted) const {
-        convert_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), false, rows, converted);
+        if (sizes_.widens)
+            widen_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), reorders_weights(), static_cast<float*>(rows),
+                          converted);
+        else
+            convert_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), false, rows, converted);
     }
 
     void want(KernelRequest& request, std::size_t input) const {
@@ -109,6 +115,8 @@ public:
     }
 
 private:
+    bool reorders_weights() const { return channels_last_ && sizes_.w[1] > 1 && sizes_.w[2] * sizes_.w[3] > 1; }
+
     Sizes sizes_;
     bool channels_last_;
     TensorDescriptor x_, y_;

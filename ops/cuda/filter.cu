@@ -5,6 +5,7 @@
 #include "lockstep/ops/cuda/copy.h"
 #include "lockstep/ops/cuda/image_index.h"
 #include "lockstep/ops/cuda/pack.h"
+#include "lockstep/ops/cuda/scalars.h"
 #include "lockstep/ops/cuda/unroll.h"
 
 namespace lockstep::cuda {
@@ -83,7 +84,73 @@ bool converts(const Queue& queue, const FilterShape& shape, bool to_last, void* 
     }
 }
 
+/// As ConvertFilter, back to the order of the arena and to f32.
+template <class Stored, int taps>
+struct WidenFilter {
+    static constexpr int width = widest<Stored>;
+    std::int64_t packs;  // per filter
+    const Stored* from;
+    float* to;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        constexpr int floats = widest<float>;
+        const std::int64_t filter = quick_quotient(i, packs), channels = packs * width;
+        const std::int64_t by_taps = filter * channels * taps + (i - filter * packs) * width;
+        Stored values[taps][width];
+        LOCKSTEP_UNROLL
+        for (int t = 0; t < taps; ++t) load_chunk(from + by_taps + t * channels, values[t]);
+        LOCKSTEP_UNROLL
+        for (int p = 0; p < taps * width / floats; ++p) {
+            float part[floats];
+            LOCKSTEP_UNROLL
+            for (int e = 0; e < floats; ++e) {
+                const int at = p * floats + e;
+                part[e] = upcast(values[at % taps][at / taps]);
+            }
+            store_chunk(part, to + i * width * taps + p * floats);
+        }
+    }
+};
+
+/// Filters of any size: a thread moves one element.
+template <class Stored>
+struct WidenElement {
+    FilterShape shape;  // of one tap if the order is the same
+    const Stored* from;
+    float* to;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        const std::int64_t channel_of_all = quick_quotient(i, shape.taps), tap = i - channel_of_all * shape.taps;
+        const std::int64_t filter = quick_quotient(channel_of_all, shape.channels);
+        const std::int64_t channel = channel_of_all - filter * shape.channels;
+        to[i] = upcast(from[(filter * shape.taps + tap) * shape.channels + channel]);
+    }
+};
+
+template <class Stored>
+void widen(const Queue& queue, const FilterShape& shape, bool from_last, float* to, const Stored* from) {
+    constexpr const char* name = "widen_filter";
+    const std::int64_t elements = shape.filters * shape.channels * shape.taps, packs = shape.channels / widest<Stored>;
+    const bool fits = elements % widest<Stored> == 0 && is_aligned(to, chunk_bytes) && is_aligned(from, chunk_bytes);
+    const auto run = [&](const auto& filter, std::int64_t threads) { launch(queue, name, threads, filter); };
+    if (!from_last && fits)
+        return run(WidenFilter<Stored, 1>{elements / widest<Stored>, from, to}, elements / widest<Stored>);
+    if (!from_last) return run(WidenElement<Stored>{{1, elements, 1}, from, to}, elements);
+    const bool in_packs = fits && shape.channels % widest<Stored> == 0;
+    if (in_packs && shape.taps == 4) return run(WidenFilter<Stored, 4>{packs, from, to}, shape.filters * packs);
+    if (in_packs && shape.taps == 9) return run(WidenFilter<Stored, 9>{packs, from, to}, shape.filters * packs);
+    run(WidenElement<Stored>{shape, from, to}, elements);
+}
+
 }  // namespace
+
+void widen_filters(const Queue& queue, DType dtype, const FilterShape& shape, bool from_last, float* to,
+                   const void* from) {
+    if (dtype == DType::f16)
+        widen(queue, shape, from_last, to, static_cast<const Half*>(from));
+    else
+        widen(queue, shape, from_last, to, static_cast<const BFloat16*>(from));
+}
 
 void convert_filters(const Queue& queue, DType dtype, const FilterShape& shape, bool to_last, void* to,
                      const void* from) {

@@ -17,4 +17,8 @@ struct FilterShape {
 void convert_filters(const Queue& queue, DType dtype, const FilterShape& shape, bool to_last, void* to,
                      const void* from);
 
+/// Enqueues the conversion of f16 or bf16 to f32, in the order of the arena; from cuDNN's order if `from_last`.
+void widen_filters(const Queue& queue, DType dtype, const FilterShape& shape, bool from_last, float* to,
+                   const void* from);
+
 }  // namespace lockstep::cuda

@@ -1,4 +1,4 @@
-// Rules for fusing an operation with the one before it. The caller (parallel/program/fusion.h) finds neighbouring
+// Rules for fusing an operation with one before it. The caller (parallel/program/fusion.h) finds neighbouring
 // records; only the rules here depend on their operations.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// Two records of a program: input 0 of the later one is the only result of the earlier one, and nothing else uses it.
+/// Two records of a program: the later one reads the only result of the earlier one.
 struct Neighbours {
     const Record& earlier;
     const Record& later;
@@ -29,8 +29,12 @@ struct Fused {
 /// Whether both operands are the same elements in the same arrangement.
 bool same_memory(const Operand& a, const Operand& b);
 
-/// The operation that replaces two neighbours, with the same bits; nullopt if no rule applies. The caller checks
-/// whether a backend has a kernel for it.
+/// The operation that replaces two neighbours, with the same bits; nullopt if no rule applies. Input 0 of the later one
+/// is the result of the earlier one, which nothing else uses. The caller checks whether a backend has a kernel for it.
 std::optional<Fused> fuse(const Neighbours& neighbours);
+
+/// The operation that replaces the later record and does the work of the earlier one as well, of which others may use
+/// the result, too: if all of them can, the earlier record is not needed. Otherwise as above.
+std::optional<Fused> absorb(const Neighbours& neighbours);
 
 }  // namespace lockstep

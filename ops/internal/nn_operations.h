@@ -57,10 +57,12 @@ struct Conv2dBackwardData {
         return made_x == Activation::relu ? "conv2d_relu_backward_data" : "conv2d_backward_data";
     }
 };
-/// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) or undefined
+/// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) or undefined. `widens`: x and dy are f16 or bf16, and
+/// dweight has the values of their dtype in f32; there is no dbias
 struct Conv2dBackwardWeights {
-    static constexpr const char* name = "conv2d_backward_weights";
     ConvGeometry geometry;
+    bool widens = false;
+    const char* name() const { return widens ? "conv2d_backward_weights_widened" : "conv2d_backward_weights"; }
 };
 
 // Max pooling.
@@ -157,16 +159,26 @@ struct BatchNormNormalize {
         return activation == Activation::relu ? "batch_norm_relu_normalize" : "batch_norm_normalize";
     }
 };
-/// in: x, dy, stats; out: sums (2C): sum of dy, sum of dy * xhat (which are dbias and dweight)
+/// dy is the gradient of activation(y), of which y is computed again.
+/// in: x, dy, stats, and with an activation weight (C) or undefined (1), bias (C) or undefined (0); out: sums (2C),
+/// which are dbias and dweight one after the other, dbias (C) or undefined: the sum of dy, dweight (C) or undefined:
+/// the sum of dy * xhat
 struct BatchNormBackwardSums {
-    static constexpr const char* name = "batch_norm_backward_sums";
     double eps;
+    Activation activation = Activation::none;
+    const char* name() const {
+        return activation == Activation::relu ? "batch_norm_relu_backward_sums" : "batch_norm_backward_sums";
+    }
 };
-/// in: x, dy, stats, weight (C) or undefined (1), sums (2C) or undefined (0: no gradient through the statistics);
-/// out: dx, in the layout of x; the sums are divided by the count in stats
+/// in: x, dy as above, stats, weight (C) or undefined (1), sums (2C) or undefined (0: no gradient through the
+/// statistics), and with an activation bias (C) or undefined (0); out: dx, in the layout of x; the sums are divided by
+/// the count in stats
 struct BatchNormBackwardData {
-    static constexpr const char* name = "batch_norm_backward_data";
     double eps;
+    Activation activation = Activation::none;
+    const char* name() const {
+        return activation == Activation::relu ? "batch_norm_relu_backward_data" : "batch_norm_backward_data";
+    }
 };
 /// running = (1 - momentum) * running + momentum * value, variance with M2 / (count - 1). Runs if the step is good.
 /// in: stats (2C + 1); out (both written in place): running_mean (C), running_var (C)

@@ -1,4 +1,5 @@
-// Fusion: a record that only makes a pass over the output of the record before it becomes a part of that record.
+// Fusion: a record that only makes a pass over the output of the record before it becomes a part of that record, or of
+// those that use its own output.
 #pragma once
 
 #include "lockstep/parallel/program/shard_program.h"
@@ -6,7 +7,8 @@
 namespace lockstep {
 
 /// Fuses two neighbouring records if a rule describes it (ops/internal/fusion_rules.h), nothing else uses the value
-/// between them, and the backend has a kernel for both. Results are bit-identical.
+/// between them, and the backend has a kernel for both. Then removes records whose work all users of their value can do.
+/// Results are bit-identical.
 void fuse_neighbours(ShardProgram& program);
 
 }  // namespace lockstep

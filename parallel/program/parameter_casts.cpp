@@ -55,16 +55,17 @@ std::vector<CastRange> cast_ranges(const std::vector<const ShardProgram*>& progr
     for (const ShardProgram* program : programs)
         for (const ParameterCast& cast : program->casts)
             wanted.emplace(cast.dtype, cast.parameter.arena, cast.parameter.number);
+    // Elements that are converted in less time than another kernel takes to start.
+    constexpr std::int64_t longest_gap = 16 * 1024;
     std::vector<CastRange> ranges;
-    int next = 0;  // after the last parameter of the previous range
     for (const auto& [dtype, arena, number] : wanted) {
         const ArenaSegment& segment =
             arenas[static_cast<std::size_t>(arena)].segments[static_cast<std::size_t>(number)];
-        if (!ranges.empty() && ranges.back().dtype == dtype && ranges.back().arena == arena && number == next)
+        if (!ranges.empty() && ranges.back().dtype == dtype && ranges.back().arena == arena &&
+            segment.begin - ranges.back().end <= longest_gap)
             ranges.back().end = segment.end;
         else
             ranges.push_back({arena, dtype, segment.begin, segment.end});
-        next = number + 1;
     }
     return ranges;
 }

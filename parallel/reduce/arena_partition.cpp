@@ -17,8 +17,9 @@ std::size_t chosen_bucket_bytes(const ParameterStore& store) {
     std::size_t all = 0;
     for (const ArenaLayout& arena : store.parameters()) all += arena.bytes();
     const Device device = store.replicas().front().device;
-    // A GPU moves 8 MiB in the time of a few launches.
-    if (device.kind() == DeviceKind::cuda) return std::clamp(all / 16, 8 * mib, 25 * mib);
+    // A GPU moves 8 MiB in the time of a few launches. One device has nothing to reduce beside backward.
+    if (device.kind() == DeviceKind::cuda)
+        return store.replicas().size() == 1 ? 25 * mib : std::clamp(all / 16, 8 * mib, 25 * mib);
     // Two gradients, parameters and momentum of a bucket fit in the cache, so that an update finds the sums there.
     const std::size_t least = std::clamp(device_info(device).cache_bytes / 4, 64 * kib, mib);
     return std::clamp(all / 64, least, 25 * mib);

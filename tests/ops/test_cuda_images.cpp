@@ -1,11 +1,13 @@
 // CUDA kernels for images of every dtype and layout, on the stand-in and on GPUs: 16-bit images are not converted, and
 // their values are those of f64, rounded once.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
@@ -104,10 +106,42 @@ TEST_CASE("batch norm of images of any dtype, layout and alignment") {
             require_as_f64(BatchNormNormalize{1e-5}, {x, stats, weight, bias}, {shape});
             require_as_f64(BatchNormNormalize{1e-5, Activation::relu}, {x, stats, weight, bias}, {shape});
             require_as_f64(BatchNormNormalize{1e-5}, {x, stats, Tensor(), Tensor()}, {shape});
-            const Tensor sums = require_as_f64(BatchNormBackwardSums{1e-5}, {x, dy, stats}, {}, {{32}})[0];
+            const Tensor sums = require_as_f64(BatchNormBackwardSums{1e-5}, {x, dy, stats}, {}, {{32}, {16}, {16}})[0];
             require_as_f64(BatchNormBackwardData{1e-5}, {x, dy, stats, weight, sums}, {shape});
             require_as_f64(BatchNormBackwardData{1e-5}, {x, dy, stats, Tensor(), Tensor()}, {shape});
         }
+    });
+    test::check_no_mistakes();
+}
+
+TEST_CASE("the gradient of batch norm with ReLU has the bits of both operations") {
+    manual_seed(8);
+    const NoGrad no_grad;
+    const double eps = 1e-5;
+    const Tensor weight = Tensor::randn({16}).to(gpu), bias = Tensor::randn({16}).to(gpu);
+    for_each_layout([&](const auto& make) {
+        for (const Shape& shape : {Shape{3, 16, 6, 4}, Shape{2, 16, 3, 5}, Shape{40, 16, 1, 9}})
+            for (const bool affine : {true, false}) {
+                const Tensor x = make(shape), dy = make(shape);
+                const Tensor w = affine ? weight : Tensor(), b = affine ? bias : Tensor();
+                const Output like_x = meta(x.dtype(), shape), wide = meta(DType::f32, {32}),
+                             of_channels = meta(DType::f32, {16});
+                const Tensor stats = apply_one(BatchNormStats{}, {x}, meta(DType::f32, {33}));
+                const Tensor y = apply_one(BatchNormNormalize{eps, Activation::relu}, {x, stats, w, b}, like_x);
+                const Tensor through = apply_one(UnaryBackward<functor::Relu>{}, {dy, y}, like_x);
+                const std::vector<Output> sums{wide, of_channels, of_channels};
+                const auto expected = apply(make_operation(BatchNormBackwardSums{eps}), {x, through, stats}, sums);
+                const auto found =
+                    apply(make_operation(BatchNormBackwardSums{eps, Activation::relu}), {x, dy, stats, w, b}, sums);
+                for (std::size_t i = 0; i < expected.size(); ++i) CHECK(floats(found[i]) == floats(expected[i]));
+                const Tensor dx =
+                    apply_one(BatchNormBackwardData{eps, Activation::relu}, {x, dy, stats, w, found[0], b}, like_x);
+                CHECK(floats(dx) ==
+                      floats(apply_one(BatchNormBackwardData{eps}, {x, through, stats, w, expected[0]}, like_x)));
+                // Half of the elements are negative, and as many gradients do not pass.
+                const Floats passed = floats(through);
+                CHECK(std::count(passed.begin(), passed.end(), 0.0f) > std::ssize(passed) / 8);
+            }
     });
     test::check_no_mistakes();
 }

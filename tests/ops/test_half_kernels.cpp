@@ -166,8 +166,9 @@ TEST_CASE("BatchNorm of 16-bit images has f32 statistics and the values of f32")
         const Tensor weight = numbers({48}, dtype).to(DType::f32), bias = numbers({48}, dtype, 2).to(DType::f32);
         require_as_f32(BatchNormNormalize{1e-5}, {x, stats, weight, bias}, {shape});
         require_as_f32(BatchNormNormalize{1e-5, Activation::relu}, {x, stats, weight, bias}, {shape});
-        require_as_f32(BatchNormBackwardSums{1e-5}, {x, dy, stats}, {}, {{96}});
-        const Tensor sums = apply_one(BatchNormBackwardSums{1e-5}, {x, dy, stats}, meta(DType::f32, {96}));
+        require_as_f32(BatchNormBackwardSums{1e-5}, {x, dy, stats}, {}, {{96}, {48}, {48}});
+        const Tensor sums = apply(make_operation(BatchNormBackwardSums{1e-5}), {x, dy, stats},
+                                  {meta(DType::f32, {96}), Output(), Output()})[0];
         require_as_f32(BatchNormBackwardData{1e-5}, {x, dy, stats, weight, sums}, {shape});
     }
 }
@@ -306,7 +307,7 @@ TEST_CASE("kernels for 16-bit images make no f32 copies") {
     const TensorMeta stats = meta(DType::f32, {65}), sums = meta(DType::f32, {64}), none;
     CHECK(scratch(BatchNormStats{}, {x}, {stats}) == 0);
     CHECK(scratch(BatchNormNormalize{1e-5}, {x, stats, none, none}, {x}) == 0);
-    CHECK(scratch(BatchNormBackwardSums{1e-5}, {x, x, stats}, {sums}) == 0);
+    CHECK(scratch(BatchNormBackwardSums{1e-5}, {x, x, stats}, {sums, none, none}) == 0);
     CHECK(scratch(BatchNormBackwardData{1e-5}, {x, x, stats, none, sums}, {x}) == 0);
     CHECK(scratch(Unary<functor::Relu>{}, {x}, {x}) == 0);
     CHECK(scratch(UnaryBackward<functor::Relu>{}, {x, x}, {x}) == 0);

@@ -17,6 +17,7 @@
 #include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
@@ -130,6 +131,30 @@ Case updated(const std::string& name, std::int64_t count, Make make) {
             }};
 }
 
+/// dx and dweight, as numbers one after the other, of relu(batch_norm(x)); on GPUs ReLU's gradient is part of the
+/// kernels.
+Tensor gradient_through_relu(const Tensor& x, const Tensor& dy, const Tensor& weight, const Tensor& bias) {
+    const double eps = 1e-5;
+    const auto vector_of = [&](std::int64_t size) { return Output(TensorMeta::contiguous(x.dtype(), {size})); };
+    const Output like_x = TensorMeta::contiguous(x.dtype(), x.shape()), missing;
+    const std::int64_t channels = x.size(1);
+    const Tensor stats = apply_one(BatchNormStats{}, {x}, vector_of(2 * channels + 1));
+    std::vector<Tensor> sums;
+    Tensor dx;
+    if (x.device().kind() == DeviceKind::cuda) {
+        sums = apply(make_operation(BatchNormBackwardSums{eps, Activation::relu}), {x, dy, stats, weight, bias},
+                     {vector_of(2 * channels), missing, vector_of(channels)});
+        dx = apply_one(BatchNormBackwardData{eps, Activation::relu}, {x, dy, stats, weight, sums[0], bias}, like_x);
+    } else {
+        const Tensor y = apply_one(BatchNormNormalize{eps, Activation::relu}, {x, stats, weight, bias}, like_x);
+        const Tensor through = apply_one(UnaryBackward<functor::Relu>{}, {dy, y}, like_x);
+        sums = apply(make_operation(BatchNormBackwardSums{eps}), {x, through, stats},
+                     {vector_of(2 * channels), missing, vector_of(channels)});
+        dx = apply_one(BatchNormBackwardData{eps}, {x, through, stats, weight, sums[0]}, like_x);
+    }
+    return cat({dx.contiguous().reshape({x.numel()}), sums[2]});
+}
+
 std::vector<Case> reductions(std::int64_t rows, std::int64_t columns) {
     const std::string shape = fmt::format(" of {} x {}", rows, columns);
     const Input x{{rows, columns}};
@@ -180,6 +205,22 @@ TEST_CASE("statistics and gradients of channels") {
                         }};
         check(last, DType::f32, 1e-5);
         check(last, DType::f64, 1e-11);
+        const auto activated = [&](bool channels_last) {
+            const Input fixed{shape, Values::any, false}, of_channels{{shape[1]}, Values::any, false};
+            return Case{fmt::format("batch_norm with relu, {}", channels_last ? "NHWC" : "NCHW"),
+                        {fixed, fixed, of_channels, of_channels},
+                        [=](const std::vector<Tensor>& in) {
+                            const auto ordered = [&](const Tensor& image) {
+                                if (!channels_last) return image;
+                                return permute(permute(image, {0, 2, 3, 1}).contiguous(), {0, 3, 1, 2});
+                            };
+                            return gradient_through_relu(ordered(in[0]), ordered(in[1]), in[2], in[3]);
+                        }};
+        };
+        for (const bool channels_last : {false, true}) {
+            check(activated(channels_last), DType::f32, 1e-5);
+            check(activated(channels_last), DType::f64, 1e-11);
+        }
         const Case running{"running statistics", {{shape, Values::any, false}}, [&](const auto& in) {
                                const Tensor mean = Tensor::full({shape[1]}, 1, in[0].dtype(), in[0].device());
                                const Tensor variance = Tensor::full({shape[1]}, 2, in[0].dtype(), in[0].device());
@@ -404,6 +445,38 @@ TEST_CASE("weights of convolutions are converted to cuDNN's order and back") {
                                               memory.x.address);
                     });
                     CHECK(to.to(DType::f32).to_vector<float>() == (to_last ? last : rows));
+                }
+            }
+}
+
+TEST_CASE("gradients of weights in 16 bits are converted to f32, from either order") {
+    const NoMistakes end;
+    const Restored restored;
+    for (const ptx::Emulation& how : {ptx::Emulation{}, ptx::Emulation{ptx::schedules[3], 2}})
+        for (const DType dtype : {DType::f16, DType::bf16})
+            for (const cuda::FilterShape& shape :
+                 {cuda::FilterShape{3, 16, 9}, {5, 8, 4}, {40, 24, 9}, {3, 5, 9}, {2, 16, 25}, {7, 1, 4}, {1, 1, 1}}) {
+                ptx::emulation() = how;
+                const std::int64_t count = shape.filters * shape.channels * shape.taps;
+                std::vector<float> rows(static_cast<std::size_t>(count)), last(rows.size());
+                for (std::int64_t i = 0; i < count; ++i) {
+                    const auto value = static_cast<float>(i % 251) - 100;  // exact in 16 bits
+                    const std::int64_t filter = i / (shape.channels * shape.taps), tap = i % shape.taps;
+                    const std::int64_t channel = i / shape.taps % shape.channels;
+                    rows[static_cast<std::size_t>(i)] = value;
+                    last[static_cast<std::size_t>((filter * shape.taps + tap) * shape.channels + channel)] = value;
+                }
+                for (const bool from_last : {true, false}) {
+                    const Tensor from = Tensor::from(from_last ? last : rows, {count}).to(dtype).to(gpu);
+                    const Tensor to = Tensor::zeros({count}, DType::f32, gpu);
+                    const ChannelMemory memory(from, to, nullptr, 0);
+                    Stream::of(gpu).run("filters", {}, [&](const ExecContext& context) {
+                        const cuda::Queue queue{static_cast<cudaStream_t>(context.native), &memory};
+                        cuda::widen_filters(queue, dtype, shape, from_last,
+                                            static_cast<float*>(const_cast<void*>(memory.sums.address)),
+                                            memory.x.address);
+                    });
+                    CHECK(to.to_vector<float>() == rows);
                 }
             }
 }

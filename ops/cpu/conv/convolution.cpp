@@ -140,6 +140,8 @@ std::unique_ptr<Kernel> make_backward_data(const Conv2dBackwardData& operation, 
     });
 }
 
+bool keeps_dtype(const Conv2dBackwardWeights& operation) { return !operation.widens; }
+
 std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& operation, KernelRequest& request) {
     const Shape x = request.in[0].shape, y = request.in[1].shape, weights = request.out[0].shape;
     const bool bias = request.has_out(1);
@@ -170,7 +172,7 @@ std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& opera
 void add_convolution_kernels(KernelTable& table) {
     table.add<Conv2dForward, make_forward>();
     table.add<Conv2dBackwardData, make_backward_data>();
-    table.add<Conv2dBackwardWeights, make_backward_weights>();
+    table.add<Conv2dBackwardWeights, make_backward_weights, keeps_dtype>();
 }
 
 }  // namespace lockstep::cpu
