@@ -21,7 +21,7 @@ function(lockstep_warnings target)
     if(unity)  # there names of one file may hide those of another
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow -Wno-subobject-linkage>)
     endif()
-    if(LOCKSTEP_SANITIZE MATCHES thread)  # instrumented code looks uninitialised to g++ where it is not
+    if(LOCKSTEP_SANITIZE)  # instrumented code looks uninitialised to g++ where it is not
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
     endif()
   endif()
@@ -29,9 +29,6 @@ endfunction()
 
 # For programs and tests, which spend their time in the library: to optimise them is most of what compiling takes.
 set(LOCKSTEP_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
-if(LOCKSTEP_SANITIZE)
-  set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-Og>)
-endif()
 
 # Groups for CMAKE_UNITY_BUILD, made of neighbours in one folder only: a program that links the archive gets the libraries that
 # the folders it uses need, and no others. A source that has a group already keeps it.

@@ -115,7 +115,7 @@ struct WidenFilter {
 /// Filters of any size: a thread moves one element.
 template <class Stored>
 struct WidenElement {
-    FilterShape shape;  // of one tap if the order is the same
+    FilterShape shape;  // with one tap if the order is the same
     const Stored* from;
     float* to;
 

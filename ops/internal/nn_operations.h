@@ -57,8 +57,8 @@ struct Conv2dBackwardData {
         return made_x == Activation::relu ? "conv2d_relu_backward_data" : "conv2d_backward_data";
     }
 };
-/// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) or undefined. `widens`: x and dy are f16 or bf16, and
-/// dweight has the values of their dtype in f32; there is no dbias
+/// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) or undefined. `widens`: x and dy are f16 or bf16,
+/// and dweight has the values of their dtype in f32; there is no dbias
 struct Conv2dBackwardWeights {
     ConvGeometry geometry;
     bool widens = false;

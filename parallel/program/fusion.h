@@ -7,8 +7,8 @@
 namespace lockstep {
 
 /// Fuses two neighbouring records if a rule describes it (ops/internal/fusion_rules.h), nothing else uses the value
-/// between them, and the backend has a kernel for both. Then removes records whose work all users of their value can do.
-/// Results are bit-identical.
+/// between them, and the backend has a kernel for both. Then removes records whose work all users of their value can
+/// do. Results are bit-identical.
 void fuse_neighbours(ShardProgram& program);
 
 }  // namespace lockstep

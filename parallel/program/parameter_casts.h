@@ -20,8 +20,8 @@ struct CastRange {
     DType dtype = DType::bf16;
     std::int64_t begin = 0, end = 0;
 };
-/// The casts of all `programs`, with neighbouring parameters in one range, also if there are small ones between them that
-/// need no cast.
+/// The casts of all `programs`, with neighbouring parameters in one range, also if there are small ones between them
+/// that need no cast.
 std::vector<CastRange> cast_ranges(const std::vector<const ShardProgram*>& programs,
                                    const std::vector<ArenaLayout>& arenas);
 

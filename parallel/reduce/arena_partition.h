@@ -42,10 +42,10 @@ public:
     static constexpr std::int64_t grain = 64;
 
     /// `bucket_bytes` 0: on GPUs 1/16 of all parameters, at least 8 MiB; on CPU devices 1/64, at least a quarter of the
-    /// device's cache (64 KiB to 1 MiB); at most 25 MiB, and on a single GPU just that. Whole parameters are grouped until they have that many bytes;
-    /// a parameter of more than one and a half times that size is cut into even pieces. `updating`: the number of
-    /// updating devices, each with its slices; 1: device 0 updates all. `first_bucket_bytes`: size of the first bucket;
-    /// 0: as for the others.
+    /// device's cache (64 KiB to 1 MiB); at most 25 MiB, and on a single GPU just that. Whole parameters are grouped
+    /// until they have that many bytes; a parameter of more than one and a half times that size is cut into even
+    /// pieces. `updating`: the number of updating devices, each with its slices; 1: device 0 updates all.
+    /// `first_bucket_bytes`: size of the first bucket; 0: as for the others.
     ArenaPartition(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating,
                    std::size_t first_bucket_bytes = 0);
 
