@@ -33,8 +33,8 @@ bool same_memory(const Operand& a, const Operand& b);
 /// is the result of the earlier one, which nothing else uses. The caller checks whether a backend has a kernel for it.
 std::optional<Fused> fuse(const Neighbours& neighbours);
 
-/// The operation that replaces the later record and does the work of the earlier one as well, of which others may use
-/// the result, too: if all of them can, the earlier record is not needed. Otherwise as above.
+/// As above, but other records may read the result of the earlier one: the operation replaces the later record only. If
+/// all readers are replaced, the earlier record is not needed.
 std::optional<Fused> absorb(const Neighbours& neighbours);
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ std::size_t chosen_bucket_bytes(const ParameterStore& store) {
     std::size_t all = 0;
     for (const ArenaLayout& arena : store.parameters()) all += arena.bytes();
     const Device device = store.replicas().front().device;
-    // A GPU moves 8 MiB in the time of a few launches. One device has nothing to reduce beside backward.
+    // A GPU moves 8 MiB in the time of a few launches. A single device reduces nothing during backward.
     if (device.kind() == DeviceKind::cuda)
         return store.replicas().size() == 1 ? 25 * mib : std::clamp(all / 16, 8 * mib, 25 * mib);
     // Two gradients, parameters and momentum of a bucket fit in the cache, so that an update finds the sums there.

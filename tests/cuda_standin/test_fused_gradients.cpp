@@ -121,7 +121,7 @@ TEST_CASE("gradients through ReLU and batch normalisation are those of separate 
     test::check_no_mistakes();
 }
 
-TEST_CASE("ReLU's gradient has a record of its own only where another record reads it") {
+TEST_CASE("ReLU's gradient remains a record if another record reads it") {
     const std::vector<std::string> names{"relu_backward", "batch_norm_relu_backward_sums",
                                          "batch_norm_relu_backward_data", "batch_norm_backward_data"};
     CHECK((counts<Chain>(names) == std::vector<std::ptrdiff_t>{0, 2, 2, 0}));

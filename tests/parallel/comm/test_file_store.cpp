@@ -149,7 +149,7 @@ TEST_CASE("a file store that others created or can change is rejected, and other
     CHECK(contains(refusal(folder / "pipe"), "not a regular file"));
     CHECK(contains(refusal(folder.path()), folder.path().string()));
 
-    // With modes that do not depend on the umask of whoever runs the tests.
+    // The modes do not depend on the umask.
     const auto put = [&](const char* name, const std::string& text) {
         test::put_bytes(folder / name, text);
         chmod((folder / name).c_str(), 0644);
