@@ -28,7 +28,10 @@ function(lockstep_warnings target)
 endfunction()
 
 # For programs and tests, which spend their time in the library: to optimise them is most of what compiling takes.
-set(LOCKSTEP_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
+set(LOCKSTEP_PROGRAM_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+if(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-Og>)
+endif()
 
 # Groups for CMAKE_UNITY_BUILD, made of neighbours in one folder only: a program that links the archive gets the libraries that
 # the folders it uses need, and no others. A source that has a group already keeps it.
