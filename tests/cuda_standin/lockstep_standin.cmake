@@ -21,5 +21,5 @@ target_link_libraries(lockstep_standin
 lockstep_warnings(lockstep_standin)
 lockstep_sanitize(lockstep_standin)
 # Loops of kernels are for tests only: to optimise them takes longer than the tests gain.
-target_compile_options(lockstep_standin PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+target_compile_options(lockstep_standin PRIVATE $<$<CONFIG:Release>:-O1>)
 set_target_properties(lockstep_standin PROPERTIES LOCKSTEP_TESTS ON)
