@@ -120,7 +120,7 @@ TEST_CASE("the gradient of batch norm with ReLU has the bits of both operations"
     const double eps = 1e-5;
     const Tensor weight = Tensor::randn({16}).to(gpu), bias = Tensor::randn({16}).to(gpu);
     for_each_layout([&](const auto& make) {
-        for (const Shape& shape : {Shape{3, 16, 6, 4}, Shape{2, 16, 3, 5}, Shape{40, 16, 1, 9}})
+        for (const Shape& shape : {Shape{3, 16, 6, 4}, Shape{2, 16, 3, 5}, Shape{40, 16, 1, 9}, Shape{2, 16, 3, 4}})
             for (const bool affine : {true, false}) {
                 const Tensor x = make(shape), dy = make(shape);
                 const Tensor w = affine ? weight : Tensor(), b = affine ? bias : Tensor();
