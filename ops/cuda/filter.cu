@@ -2,6 +2,8 @@
 // adjacent in one order, and in the other the channels of each tap are.
 #include "lockstep/ops/cuda/filter.h"
 
+#include <type_traits>
+
 #include "lockstep/ops/cuda/copy.h"
 #include "lockstep/ops/cuda/image_index.h"
 #include "lockstep/ops/cuda/pack.h"
@@ -12,51 +14,66 @@ namespace lockstep::cuda {
 
 namespace {
 
-template <class T, int taps, bool to_last>
-struct ConvertFilter {
+/// In cuDNN's order, the first element of the channels of thread `i`.
+template <int width, int taps>
+LOCKSTEP_HD_INLINE std::int64_t first_by_taps(std::int64_t i, std::int64_t packs) {
+    const std::int64_t filter = quick_quotient(i, packs);
+    return (filter * packs * taps + (i - filter * packs)) * width;
+}
+
+template <class T, int taps>
+struct FilterToLast {
     static constexpr int width = widest<T>;
     std::int64_t packs;  // per filter
     const T* from;
     T* to;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        const std::int64_t filter = quick_quotient(i, packs), channels = packs * width;
-        // The taps of the thread's channels, which are adjacent, and its channels of the first tap.
-        const std::int64_t by_channels = i * width * taps;
-        const std::int64_t by_taps = filter * channels * taps + (i - filter * packs) * width;
-        T values[taps][width];
-        if constexpr (to_last) {
-            T adjacent[taps * width];
+        T adjacent[taps * width];
+        LOCKSTEP_UNROLL
+        for (int p = 0; p < taps; ++p) {
+            T part[width];
+            load_chunk(from + (i * taps + p) * width, part);
             LOCKSTEP_UNROLL
-            for (int p = 0; p < taps; ++p) load_part(from + by_channels + p * width, adjacent, p);
+            for (int e = 0; e < width; ++e) adjacent[p * width + e] = part[e];
+        }
+        LOCKSTEP_UNROLL
+        for (int t = 0; t < taps; ++t) {
+            T values[width];
             LOCKSTEP_UNROLL
-            for (int t = 0; t < taps; ++t) {
-                LOCKSTEP_UNROLL
-                for (int c = 0; c < width; ++c) values[t][c] = adjacent[c * taps + t];
-                store_chunk(values[t], to + by_taps + t * channels);
-            }
-        } else {
-            LOCKSTEP_UNROLL
-            for (int t = 0; t < taps; ++t) load_chunk(from + by_taps + t * channels, values[t]);
-            LOCKSTEP_UNROLL
-            for (int p = 0; p < taps; ++p) {
-                T part[width];
-                LOCKSTEP_UNROLL
-                for (int e = 0; e < width; ++e) {
-                    const int at = p * width + e;
-                    part[e] = values[at % taps][at / taps];
-                }
-                store_chunk(part, to + by_channels + p * width);
-            }
+            for (int c = 0; c < width; ++c) values[c] = adjacent[c * taps + t];
+            store_chunk(values, to + first_by_taps<width, taps>(i, packs) + t * packs * width);
         }
     }
+};
 
-private:
-    static LOCKSTEP_HD_INLINE void load_part(const T* from, T (&adjacent)[taps * width], int p) {
-        T part[width];
-        load_chunk(from, part);
+/// Back to the order of the arena, and from 16 bits to f32 if To is float.
+template <class From, class To, int taps>
+struct FilterToRows {
+    static constexpr int width = widest<From>;
+    std::int64_t packs;  // per filter
+    const From* from;
+    To* to;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        From values[taps][width];
         LOCKSTEP_UNROLL
-        for (int e = 0; e < width; ++e) adjacent[p * width + e] = part[e];
+        for (int t = 0; t < taps; ++t)
+            load_chunk(from + first_by_taps<width, taps>(i, packs) + t * packs * width, values[t]);
+        constexpr int part_width = widest<To>;
+        LOCKSTEP_UNROLL
+        for (int p = 0; p < taps * width / part_width; ++p) {
+            To part[part_width];
+            LOCKSTEP_UNROLL
+            for (int e = 0; e < part_width; ++e) {
+                const int at = p * part_width + e;
+                if constexpr (std::is_same_v<From, To>)
+                    part[e] = values[at % taps][at / taps];
+                else
+                    part[e] = upcast(values[at % taps][at / taps]);
+            }
+            store_chunk(part, to + i * taps * width + p * part_width);
+        }
     }
 };
 
@@ -67,10 +84,9 @@ void enqueue(const Queue& queue, const FilterShape& shape, bool to_last, void* t
         launch(queue, name, shape.filters * packs, convert);
     };
     if (to_last)
-        run("filter_to_channels_last",
-            ConvertFilter<T, taps, true>{packs, static_cast<const T*>(from), static_cast<T*>(to)});
+        run("filter_to_channels_last", FilterToLast<T, taps>{packs, static_cast<const T*>(from), static_cast<T*>(to)});
     else
-        run("filter_to_rows", ConvertFilter<T, taps, false>{packs, static_cast<const T*>(from), static_cast<T*>(to)});
+        run("filter_to_rows", FilterToRows<T, T, taps>{packs, static_cast<const T*>(from), static_cast<T*>(to)});
 }
 
 /// Whether there is a kernel for the shape, which it then enqueues. T: an unsigned integer of the size of the elements.
@@ -84,38 +100,10 @@ bool converts(const Queue& queue, const FilterShape& shape, bool to_last, void* 
     }
 }
 
-/// As ConvertFilter, back to the order of the arena and to f32.
-template <class Stored, int taps>
-struct WidenFilter {
-    static constexpr int width = widest<Stored>;
-    std::int64_t packs;  // per filter
-    const Stored* from;
-    float* to;
-
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        constexpr int floats = widest<float>;
-        const std::int64_t filter = quick_quotient(i, packs), channels = packs * width;
-        const std::int64_t by_taps = filter * channels * taps + (i - filter * packs) * width;
-        Stored values[taps][width];
-        LOCKSTEP_UNROLL
-        for (int t = 0; t < taps; ++t) load_chunk(from + by_taps + t * channels, values[t]);
-        LOCKSTEP_UNROLL
-        for (int p = 0; p < taps * width / floats; ++p) {
-            float part[floats];
-            LOCKSTEP_UNROLL
-            for (int e = 0; e < floats; ++e) {
-                const int at = p * floats + e;
-                part[e] = upcast(values[at % taps][at / taps]);
-            }
-            store_chunk(part, to + i * width * taps + p * floats);
-        }
-    }
-};
-
 /// Filters of any size: a thread moves one element.
 template <class Stored>
 struct WidenElement {
-    FilterShape shape;  // with one tap if the order is the same
+    FilterShape shape;
     const Stored* from;
     float* to;
 
@@ -128,28 +116,29 @@ struct WidenElement {
 };
 
 template <class Stored>
-void widen(const Queue& queue, const FilterShape& shape, bool from_last, float* to, const Stored* from) {
-    constexpr const char* name = "widen_filter";
-    const std::int64_t elements = shape.filters * shape.channels * shape.taps, packs = shape.channels / widest<Stored>;
-    const bool fits = elements % widest<Stored> == 0 && is_aligned(to, chunk_bytes) && is_aligned(from, chunk_bytes);
-    const auto run = [&](const auto& filter, std::int64_t threads) { launch(queue, name, threads, filter); };
-    if (!from_last && fits)
-        return run(WidenFilter<Stored, 1>{elements / widest<Stored>, from, to}, elements / widest<Stored>);
-    if (!from_last) return run(WidenElement<Stored>{{1, elements, 1}, from, to}, elements);
-    const bool in_packs = fits && shape.channels % widest<Stored> == 0;
-    if (in_packs && shape.taps == 4) return run(WidenFilter<Stored, 4>{packs, from, to}, shape.filters * packs);
-    if (in_packs && shape.taps == 9) return run(WidenFilter<Stored, 9>{packs, from, to}, shape.filters * packs);
-    run(WidenElement<Stored>{shape, from, to}, elements);
+void widen(const Queue& queue, const FilterShape& shape, float* to, const Stored* from) {
+    constexpr int width = widest<Stored>;
+    const std::int64_t packs = shape.channels / width;
+    const auto run = [&](const auto& filter, std::int64_t threads) { launch(queue, "widen_filter", threads, filter); };
+    if (shape.channels % width == 0 && is_aligned(to, chunk_bytes) && is_aligned(from, chunk_bytes)) {
+        const std::int64_t threads = shape.filters * packs;
+        if (shape.taps == 1) return run(FilterToRows<Stored, float, 1>{packs, from, to}, threads);
+        if (shape.taps == 4) return run(FilterToRows<Stored, float, 4>{packs, from, to}, threads);
+        if (shape.taps == 9) return run(FilterToRows<Stored, float, 9>{packs, from, to}, threads);
+    }
+    run(WidenElement<Stored>{shape, from, to}, shape.filters * shape.channels * shape.taps);
 }
 
 }  // namespace
 
-void widen_filters(const Queue& queue, DType dtype, const FilterShape& shape, bool from_last, float* to,
+void widen_filters(const Queue& queue, DType dtype, const FilterShape& given, bool from_last, float* to,
                    const void* from) {
+    // In equal orders, all elements are the channels of one filter with one tap.
+    const FilterShape shape = from_last ? given : FilterShape{1, given.filters * given.channels * given.taps, 1};
     if (dtype == DType::f16)
-        widen(queue, shape, from_last, to, static_cast<const Half*>(from));
+        widen(queue, shape, to, static_cast<const Half*>(from));
     else
-        widen(queue, shape, from_last, to, static_cast<const BFloat16*>(from));
+        widen(queue, shape, to, static_cast<const BFloat16*>(from));
 }
 
 void convert_filters(const Queue& queue, DType dtype, const FilterShape& shape, bool to_last, void* to,

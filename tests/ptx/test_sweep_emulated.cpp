@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
@@ -418,6 +420,20 @@ TEST_CASE("sums of channels in every dtype and order of memory") {
             }
 }
 
+/// Weights that are exact in 16 bits, in the order of the arena and in cuDNN's.
+std::pair<std::vector<float>, std::vector<float>> both_orders(const cuda::FilterShape& shape) {
+    const std::int64_t count = shape.filters * shape.channels * shape.taps;
+    std::vector<float> rows(static_cast<std::size_t>(count)), last(rows.size());
+    for (std::int64_t i = 0; i < count; ++i) {
+        const auto value = static_cast<float>(i % 251) - 100;
+        const std::int64_t filter = i / (shape.channels * shape.taps), tap = i % shape.taps;
+        const std::int64_t channel = i / shape.taps % shape.channels;
+        rows[static_cast<std::size_t>(i)] = value;
+        last[static_cast<std::size_t>((filter * shape.taps + tap) * shape.channels + channel)] = value;
+    }
+    return {std::move(rows), std::move(last)};
+}
+
 TEST_CASE("weights of convolutions are converted to cuDNN's order and back") {
     const NoMistakes end;
     const Restored restored;
@@ -426,15 +442,8 @@ TEST_CASE("weights of convolutions are converted to cuDNN's order and back") {
             for (const cuda::FilterShape& shape :
                  {cuda::FilterShape{3, 16, 9}, {5, 8, 4}, {40, 24, 9}, {3, 5, 9}, {2, 16, 25}, {7, 1, 4}}) {
                 ptx::emulation() = how;
-                const std::int64_t count = shape.filters * shape.channels * shape.taps;
-                std::vector<float> rows(static_cast<std::size_t>(count)), last(rows.size());
-                for (std::int64_t i = 0; i < count; ++i) {
-                    const auto value = static_cast<float>(i % 251);  // exact in bf16
-                    const std::int64_t filter = i / (shape.channels * shape.taps), tap = i % shape.taps;
-                    const std::int64_t channel = i / shape.taps % shape.channels;
-                    rows[static_cast<std::size_t>(i)] = value;
-                    last[static_cast<std::size_t>((filter * shape.taps + tap) * shape.channels + channel)] = value;
-                }
+                const auto [rows, last] = both_orders(shape);
+                const std::int64_t count = std::ssize(rows);
                 for (const bool to_last : {true, false}) {
                     const Tensor from = Tensor::from(to_last ? rows : last, {count}).to(dtype).to(gpu);
                     const Tensor to = Tensor::zeros({count}, dtype, gpu);
@@ -457,15 +466,8 @@ TEST_CASE("gradients of weights in 16 bits are converted to f32, from either ord
             for (const cuda::FilterShape& shape :
                  {cuda::FilterShape{3, 16, 9}, {5, 8, 4}, {40, 24, 9}, {3, 5, 9}, {2, 16, 25}, {7, 1, 4}, {1, 1, 1}}) {
                 ptx::emulation() = how;
-                const std::int64_t count = shape.filters * shape.channels * shape.taps;
-                std::vector<float> rows(static_cast<std::size_t>(count)), last(rows.size());
-                for (std::int64_t i = 0; i < count; ++i) {
-                    const auto value = static_cast<float>(i % 251) - 100;  // exact in 16 bits
-                    const std::int64_t filter = i / (shape.channels * shape.taps), tap = i % shape.taps;
-                    const std::int64_t channel = i / shape.taps % shape.channels;
-                    rows[static_cast<std::size_t>(i)] = value;
-                    last[static_cast<std::size_t>((filter * shape.taps + tap) * shape.channels + channel)] = value;
-                }
+                const auto [rows, last] = both_orders(shape);
+                const std::int64_t count = std::ssize(rows);
                 for (const bool from_last : {true, false}) {
                     const Tensor from = Tensor::from(from_last ? last : rows, {count}).to(dtype).to(gpu);
                     const Tensor to = Tensor::zeros({count}, DType::f32, gpu);
