@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
@@ -324,7 +325,10 @@ void write_idx(const std::filesystem::path& path, DType dtype, std::span<const s
 
 MnistFiles find_mnist(const std::filesystem::path& directory) {
     std::error_code ignored;
-    if (!std::filesystem::is_directory(directory, ignored)) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(directory, error)) {
+        if (error == std::errc::permission_denied)
+            throw DataError(directory.string() + ": the directory cannot be read: " + error.message());
         throw DataError(directory.string() + ": no such directory; expected one with MNIST's four IDX files");
     }
     const auto find = [&](const std::string& part, const std::string& kind) {

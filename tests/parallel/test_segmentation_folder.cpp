@@ -2,6 +2,7 @@
 // tests/pytorch/check_images.py.
 #include "lockstep/parallel/data/segmentation_folder.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -327,7 +328,17 @@ TEST_CASE("segmentation folder: an image with damaged data, or changed later, is
 }
 
 TEST_CASE("segmentation folder: files without read permission are named") {
+    const auto given = ::umask(022);
     const Cars cars;
+    ::umask(given);
+    const std::filesystem::path above = cars.imgs.parent_path();
+    std::filesystem::permissions(above, std::filesystem::perms::owner_all);
+    if (::geteuid() == 0) {
+        const WithoutPrivileges without;
+        CHECK_THAT(refusal_of<Error>([&] { cars.read(); }),
+                   contains("imgs: the folder cannot be read: Permission denied"));
+    }
+    std::filesystem::permissions(above, std::filesystem::perms{0755});
     const auto closed = [](const std::filesystem::path& path, const auto& call) {
         const auto before = std::filesystem::status(path).permissions();
         std::filesystem::permissions(path, std::filesystem::perms::none);

@@ -23,8 +23,13 @@ using FilesByStem = std::map<std::string, std::vector<std::filesystem::path>>;
 
 FilesByStem files_in(const std::filesystem::path& folder, const char* what) {
     std::error_code error;
-    if (!std::filesystem::is_directory(folder, error))
+    const auto cannot_be_read = [&] {
+        return DataError(fmt::format("{}: the folder cannot be read: {}", folder.string(), error.message()));
+    };
+    if (!std::filesystem::is_directory(folder, error)) {
+        if (error == std::errc::permission_denied) throw cannot_be_read();
         throw DataError(fmt::format("{}: no such folder; expected the folder of the {}", folder.string(), what));
+    }
     FilesByStem files;
     std::filesystem::directory_iterator entry(folder, error);
     for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
@@ -42,7 +47,7 @@ FilesByStem files_in(const std::filesystem::path& folder, const char* what) {
         if (kind != std::filesystem::file_type::regular) continue;
         files[path.stem()].push_back(path);
     }
-    if (error) throw DataError(fmt::format("{}: the folder cannot be read: {}", folder.string(), error.message()));
+    if (error) throw cannot_be_read();
     if (files.empty()) throw DataError(fmt::format("{}: the folder is empty; expected the {}", folder.string(), what));
     for (auto& [stem, paths] : files) std::sort(paths.begin(), paths.end());
     return files;
