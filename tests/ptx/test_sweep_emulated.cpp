@@ -179,6 +179,20 @@ std::vector<Case> reductions(std::int64_t rows, std::int64_t columns) {
     return cases;
 }
 
+/// Weights that are exact in 16 bits, in the order of the arena and in cuDNN's.
+std::pair<std::vector<float>, std::vector<float>> both_orders(const cuda::FilterShape& shape) {
+    const std::int64_t count = shape.filters * shape.channels * shape.taps;
+    std::vector<float> rows(static_cast<std::size_t>(count)), last(rows.size());
+    for (std::int64_t i = 0; i < count; ++i) {
+        const auto value = static_cast<float>(i % 251) - 100;
+        const std::int64_t filter = i / (shape.channels * shape.taps), tap = i % shape.taps;
+        const std::int64_t channel = i / shape.taps % shape.channels;
+        rows[static_cast<std::size_t>(i)] = value;
+        last[static_cast<std::size_t>((filter * shape.taps + tap) * shape.channels + channel)] = value;
+    }
+    return {std::move(rows), std::move(last)};
+}
+
 }  // namespace
 
 TEST_CASE("reductions by threads, warps and blocks, in parts") {
@@ -418,20 +432,6 @@ TEST_CASE("sums of channels in every dtype and order of memory") {
                 const double bound = dtype == DType::f64 ? 1e-12 : dtype == DType::f32 ? 1e-6 : 0x1p-8;
                 CHECK(error(to_array(sums), expected) <= bound);
             }
-}
-
-/// Weights that are exact in 16 bits, in the order of the arena and in cuDNN's.
-std::pair<std::vector<float>, std::vector<float>> both_orders(const cuda::FilterShape& shape) {
-    const std::int64_t count = shape.filters * shape.channels * shape.taps;
-    std::vector<float> rows(static_cast<std::size_t>(count)), last(rows.size());
-    for (std::int64_t i = 0; i < count; ++i) {
-        const auto value = static_cast<float>(i % 251) - 100;
-        const std::int64_t filter = i / (shape.channels * shape.taps), tap = i % shape.taps;
-        const std::int64_t channel = i / shape.taps % shape.channels;
-        rows[static_cast<std::size_t>(i)] = value;
-        last[static_cast<std::size_t>((filter * shape.taps + tap) * shape.channels + channel)] = value;
-    }
-    return {std::move(rows), std::move(last)};
 }
 
 TEST_CASE("weights of convolutions are converted to cuDNN's order and back") {
