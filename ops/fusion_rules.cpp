@@ -62,6 +62,15 @@ std::optional<Fused> fuse_gradient_before_pool(const Neighbours& n) {
                  {n.earlier.in[0], n.later.in[1], n.earlier.in[1]}};
 }
 
+/// Two conversions of strided tensors, one of which changes the layout only.
+std::optional<Fused> fuse_two_conversions(const Neighbours& n) {
+    if (as<Reorder>(n.earlier) == nullptr || as<Reorder>(n.later) == nullptr) return std::nullopt;
+    const TensorMeta &from = n.earlier.in[0].meta, &between = n.later.in[0].meta, &to = n.later.out[0].meta;
+    if (from.opaque || between.opaque || to.opaque) return std::nullopt;
+    if (from.dtype != between.dtype && between.dtype != to.dtype) return std::nullopt;
+    return Fused{make_operation(Reorder{}), n.earlier.in};
+}
+
 /// A gradient of weights in 16 bits that is only converted to f32, for parameters in f32.
 std::optional<Fused> fuse_conversion(const Neighbours& n) {
     const auto* weights = as<Conv2dBackwardWeights>(n.earlier);
@@ -103,7 +112,8 @@ bool same_memory(const Operand& a, const Operand& b) {
 }
 
 std::optional<Fused> fuse(const Neighbours& neighbours) {
-    for (const auto rule : {fuse_activation, fuse_gradient, fuse_gradient_before_pool, fuse_conversion})
+    for (const auto rule :
+         {fuse_activation, fuse_gradient, fuse_gradient_before_pool, fuse_conversion, fuse_two_conversions})
         if (auto fused = rule(neighbours)) return fused;
     return std::nullopt;
 }

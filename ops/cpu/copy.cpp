@@ -163,6 +163,23 @@ std::unique_ptr<Kernel> make_reorder(const Reorder& operation, KernelRequest& re
     return std::make_unique<ReorderKernel>(from, to, request.threads);
 }
 
+class CastParametersKernel final : public Kernel {
+public:
+    explicit CastParametersKernel(std::vector<StridedCopy> copies) : copies_(std::move(copies)) {}
+    void run(const KernelArgs& call) const override {
+        for (std::size_t i = 0; i < copies_.size(); ++i) copies_[i].run(call.in[i], call.out[i], threads);
+    }
+
+private:
+    std::vector<StridedCopy> copies_;
+};
+
+std::unique_ptr<Kernel> make_cast_parameters(const CastParameters& /*op*/, KernelRequest& request) {
+    std::vector<StridedCopy> copies;
+    for (std::size_t i = 0; i < request.in.size(); ++i) copies.push_back(strided_copy(request.in[i], request.out[i]));
+    return std::make_unique<CastParametersKernel>(std::move(copies));
+}
+
 /// Copies one broadcast element.
 class FillKernel final : public Kernel {
 public:
@@ -190,8 +207,10 @@ std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request)
 
 void add_copy_kernels(KernelTable& table) {
     table.add<Reorder, make_reorder>();
+    table.add<CastParameters, make_cast_parameters>();
     table.add<Fill, make_fill>();
     table.add_half_types<Reorder, make_reorder>();
+    table.add_half_types<CastParameters, make_cast_parameters>();
     table.add_half_types<Fill, make_fill>();
 }
 

@@ -24,6 +24,56 @@ struct Piece {
     int which;
 };
 
+/// Copies that one launch makes, in chunks of rows.
+template <class T>
+struct CopyRows {
+    static constexpr int width = chunk_elements(sizeof(T));
+    static constexpr int most = 8;  // the arguments of a launch must fit into 4 KB
+    struct Part {
+        StridedIndex<2> chunks;
+        T* to;
+        const T* from;
+        std::int64_t end;  ///< chunks up to those of this part
+    };
+    int count = 0;
+    Part of[most];
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        int p = 0;
+        while (i >= of[p].end) ++p;
+        const Part& part = of[p];
+        const auto at = part.chunks(p == 0 ? i : i - of[p - 1].end);
+        T values[width];
+        load_chunk(part.from + at.of[1], values);
+        store_chunk(values, part.to + at.of[0]);
+    }
+};
+
+/// Makes the copies of all pieces; `address` returns their operands. Pieces that consist of chunks share launches.
+template <class T, class Addresses>
+void copy_pieces(const Queue& queue, const char* name, const std::vector<Piece>& pieces, const Addresses& address) {
+    CopyRows<T> rows{};
+    const auto flush = [&] {
+        if (rows.count > 0) launch(queue, name, rows.of[rows.count - 1].end, rows);
+        rows.count = 0;
+    };
+    for (const Piece& piece : pieces) {
+        const MapOperands<2> operands = address(piece);
+        const MapPlan<2>& plan = piece.copy.map;
+        auto* const to = static_cast<T*>(operands.y);
+        const auto* const from = static_cast<const T*>(operands.x[0]);
+        if (piece.copy.transpose.tiles() > 0 || plan.chunks.count == 0 || plan.repeated != 0 ||
+            !has_aligned_chunks(plan, operands, sizeof(T), sizeof(T))) {
+            enqueue_copy(queue, name, piece.copy, to, from);
+            continue;
+        }
+        const std::int64_t before = rows.count == 0 ? 0 : rows.of[rows.count - 1].end;
+        rows.of[rows.count++] = {plan.chunks, to, from, before + plan.chunks.count};
+        if (rows.count == CopyRows<T>::most) flush();
+    }
+    flush();
+}
+
 KernelPtr make_cat(const Cat& op, KernelRequest& request) {
     TensorMeta& to = request.out[0];
     if (op.dim == 1 && std::all_of(request.in.begin(), request.in.end(), is_channels_last)) set_channels_last(to);
@@ -37,8 +87,9 @@ KernelPtr make_cat(const Cat& op, KernelRequest& request) {
     return visit_size(to.dtype, [&](auto zero) -> KernelPtr {
         using T = decltype(zero);
         return make_cuda_kernel(request, [pieces](const Queue& queue, const KernelArgs& v) {
-            for (const Piece& piece : pieces)
-                enqueue_copy(queue, "cat", piece.copy, v.output<T>(0) + piece.offset, v.input<T>(piece.which));
+            copy_pieces<T>(queue, "cat", pieces, [&](const Piece& piece) {
+                return MapOperands<2>{v.output<T>(0) + piece.offset, {v.input<T>(piece.which)}};
+            });
         });
     });
 }
@@ -60,8 +111,9 @@ KernelPtr make_split(const Split& op, KernelRequest& request) {
     return visit_size(from.dtype, [&](auto zero) -> KernelPtr {
         using T = decltype(zero);
         return make_cuda_kernel(request, [pieces](const Queue& queue, const KernelArgs& v) {
-            for (const Piece& piece : pieces)
-                enqueue_copy(queue, "split", piece.copy, v.output<T>(piece.which), v.input<T>(0) + piece.offset);
+            copy_pieces<T>(queue, "split", pieces, [&](const Piece& piece) {
+                return MapOperands<2>{v.output<T>(piece.which), {v.input<T>(0) + piece.offset}};
+            });
         });
     });
 }

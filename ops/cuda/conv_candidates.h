@@ -89,16 +89,22 @@ private:
 
 inline void* behind(void* memory, std::size_t bytes) { return static_cast<char*>(memory) + bytes; }
 
-/// The memory of one run: scratch begins with the weights in cuDNN's order, followed by the workspace. If cuDNN rejects
-/// the kernel's layout at run time, a candidate in the other layout gets separate memory, and images are copied there
-/// and back.
+/// Whether cuDNN reads or computes the weights.
+enum class Weights : std::uint8_t { read, computed };
+
+/// The memory of one run: scratch begins with computed weights in cuDNN's order, followed by the workspace. If cuDNN
+/// rejects the kernel's layout at run time, a candidate in the other layout gets separate memory, and weights and
+/// images are copied there and back.
 class CudnnCall final : public Declaration {
 public:
     CudnnCall(const Queue& queue, void* scratch, const Convolution& made_for, const Convolution& way,
-              std::size_t workspace)
+              std::size_t workspace, Weights weights)
         : way_(way), scratch_(scratch), given_(queue) {
-        if (way.channels_last() == made_for.channels_last()) return;
-        const std::size_t before = way.weight_scratch() + round_up(workspace, scratch_alignment);
+        const bool other = way.channels_last() != made_for.channels_last();
+        const bool has_weights = weights == Weights::read ? other : way.converts_weights();
+        weight_bytes_ = has_weights ? way.weight_bytes() : 0;
+        if (!other) return;
+        const std::size_t before = weight_bytes_ + round_up(workspace, scratch_alignment);
         const Sizes& sizes = way.sizes();
         const std::size_t bytes = before + aligned_bytes(sizes.x, sizes.dtype) + aligned_bytes(sizes.y, sizes.dtype);
         own_.emplace(queue.stream, bytes);
@@ -115,8 +121,16 @@ public:
         given_.declaration->list(all);
         all.push_back({own_->data(), own_bytes_, true});
     }
+    /// Memory for computed weights.
     void* scratch() const { return scratch_; }
-    void* workspace() const { return behind(scratch_, way_.weight_scratch()); }
+    void* workspace() const { return behind(scratch_, weight_bytes_); }
+    /// The weights in cuDNN's order, from the kernel's.
+    const void* weights(const void* given) const {
+        const FilterShape shape = FilterShape::of(way_.sizes().w);
+        if (!own_ || shape.channels == 1 || shape.taps == 1) return given;
+        convert_filters(queue_, way_.sizes().dtype, shape, way_.channels_last(), scratch_, given);
+        return scratch_;
+    }
     /// An input image.
     const void* in(const Shape& shape, const void* given) {
         if (!own_) return given;
@@ -145,6 +159,7 @@ private:
 
     const Convolution& way_;
     void* scratch_;
+    std::size_t weight_bytes_;
     void* images_ = nullptr;
     std::optional<StreamMemory> own_;
     std::size_t own_bytes_ = 0;
@@ -154,10 +169,10 @@ private:
 /// Calls `perform(way, run)` for the candidates in order until cuDNN accepts one: the queries at creation may have
 /// reported more than cuDNN supports. The order is fixed, and so is the result.
 template <class Algorithm, class Perform>
-void run_first(const std::vector<Candidate<Algorithm>>& ways, const Queue& queue, const KernelArgs& v, const char* call,
-               Perform perform) {
+void run_first(const std::vector<Candidate<Algorithm>>& ways, const Queue& queue, const KernelArgs& v, Weights weights,
+               const char* call, Perform perform) {
     for (const auto& way : ways) {
-        CudnnCall run(queue, v.scratch, *ways.front().convolution, *way.convolution, way.workspace);
+        CudnnCall run(queue, v.scratch, *ways.front().convolution, *way.convolution, way.workspace, weights);
         const cudnnStatus_t status = perform(way, run);
         if (&way == &ways.back()) check(status, call);
         if (is_supported(status, call)) return;

@@ -1,7 +1,7 @@
-// Convolutions by cuDNN. Weights are row-major in their arena; for channels-last images they are converted to cuDNN's
-// order in scratch. The operation determines layouts and algorithms (conv_algorithms.h), or with trials the choices of
-// its run. If cuDNN rejects an algorithm at run time that it reported as supported, the next one is used, finally in
-// the other layout.
+// Convolutions by cuDNN. Weights are row-major in their arena; for channels-last images cuDNN reads them in another
+// order, in which the kernels ask for them, and computes their gradients in that order, in scratch. The operation
+// determines layouts and algorithms (conv_algorithms.h), or with trials the choices of its run. If cuDNN rejects an
+// algorithm at run time that it reported as supported, the next one is used, finally in the other layout.
 #include "lockstep/ops/cuda/channel_sums.h"
 #include "lockstep/ops/cuda/conv_candidates.h"
 #include "lockstep/ops/cuda/conv_trials.h"
@@ -71,18 +71,18 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     put_chosen_first(ways, request, sizes, op.geometry, "forward", compute_y);
     const Convolution& first = *ways.front().convolution;
     first.want(request, 0);
-    request.want_contiguous(1);
+    first.want_weights(request, 1);
     first.lay_out(request.out[0]);
     const bool bias = request.has_in(2);
     if (bias) request.want_contiguous(2);
-    const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
+    const std::size_t scratch = workspace_of(ways);
     return make_cuda_kernel(
         request,
         [ways = std::move(ways), bias, activation = op.activation](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
-            run_first(ways, queue, v, "cudnnConvolutionForward", [&](const auto& way, CudnnCall& run) {
+            run_first(ways, queue, v, Weights::read, "cudnnConvolutionForward", [&](const auto& way, CudnnCall& run) {
                 const Convolution& c = *way.convolution;
-                const void* w = c.weights(run.queue(), v.in[1], run.scratch());
+                const void* w = run.weights(v.in[1]);
                 const void* x = run.in(c.sizes().x, v.in[0]);
                 void* y = run.out(c.sizes().y, v.out[0]);
                 const cudnnStatus_t status = compute_y(session.handle(), way, x, w, y, run.workspace());
@@ -114,22 +114,23 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
     put_chosen_first(ways, request, sizes, op.geometry, "backward data", compute_x);
     const Convolution& first = *ways.front().convolution;
     first.want(request, 0);
-    request.want_contiguous(1);
+    first.want_weights(request, 1);
     first.lay_out(request.out[0]);
-    const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
+    const std::size_t scratch = workspace_of(ways);
     return make_cuda_kernel(
         request,
         [ways = std::move(ways)](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
-            run_first(ways, queue, v, "cudnnConvolutionBackwardData", [&](const auto& way, CudnnCall& run) {
-                const Convolution& c = *way.convolution;
-                const void* w = c.weights(run.queue(), v.in[1], run.scratch());
-                const void* dy = run.in(c.sizes().y, v.in[0]);
-                void* dx = run.out(c.sizes().x, v.out[0]);
-                const cudnnStatus_t status = compute_x(session.handle(), way, dx, w, dy, run.workspace());
-                if (status == CUDNN_STATUS_SUCCESS) run.store(c.sizes().x, v.out[0], dx);
-                return status;
-            });
+            run_first(ways, queue, v, Weights::read, "cudnnConvolutionBackwardData",
+                      [&](const auto& way, CudnnCall& run) {
+                          const Convolution& c = *way.convolution;
+                          const void* w = run.weights(v.in[1]);
+                          const void* dy = run.in(c.sizes().y, v.in[0]);
+                          void* dx = run.out(c.sizes().x, v.out[0]);
+                          const cudnnStatus_t status = compute_x(session.handle(), way, dx, w, dy, run.workspace());
+                          if (status == CUDNN_STATUS_SUCCESS) run.store(c.sizes().x, v.out[0], dx);
+                          return status;
+                      });
         },
         scratch);
 }
@@ -154,24 +155,26 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
     const ChannelLayout channels =
         first.channels_last() ? ChannelLayout{y[0] * y[2] * y[3], y[1], 1} : ChannelLayout{y[0], y[1], y[2] * y[3]};
     // The sums for the bias run after cuDNN and reuse its workspace.
-    const std::size_t scratch =
-        first.weight_scratch() + std::max(workspace_of(ways), bias ? channel_sums_scratch(channels) : 0);
+    const std::size_t weights = first.converts_weights() ? first.weight_bytes() : 0;
+    const std::size_t scratch = weights + std::max(workspace_of(ways), bias ? channel_sums_scratch(channels) : 0);
     return make_cuda_kernel(
         request,
-        [ways = std::move(ways), bias, channels](const Queue& queue, const KernelArgs& v) {
+        [ways = std::move(ways), bias, channels, weights](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
-            run_first(ways, queue, v, "cudnnConvolutionBackwardFilter", [&](const auto& way, CudnnCall& run) {
-                const Convolution& c = *way.convolution;
-                const void* x = run.in(c.sizes().x, v.in[0]);
-                const void* dy = run.in(c.sizes().y, v.in[1]);
-                void* dw = c.converts_weights() ? run.scratch() : v.out[0];
-                const cudnnStatus_t status = compute_w(session.handle(), way, x, dw, dy, run.workspace());
-                if (status == CUDNN_STATUS_SUCCESS && c.converts_weights()) c.store_weights(run.queue(), v.out[0], dw);
-                return status;
-            });
+            run_first(ways, queue, v, Weights::computed, "cudnnConvolutionBackwardFilter",
+                      [&](const auto& way, CudnnCall& run) {
+                          const Convolution& c = *way.convolution;
+                          const void* x = run.in(c.sizes().x, v.in[0]);
+                          const void* dy = run.in(c.sizes().y, v.in[1]);
+                          void* dw = c.converts_weights() ? run.scratch() : v.out[0];
+                          const cudnnStatus_t status = compute_w(session.handle(), way, x, dw, dy, run.workspace());
+                          if (status == CUDNN_STATUS_SUCCESS && c.converts_weights())
+                              c.store_weights(run.queue(), v.out[0], dw);
+                          return status;
+                      });
             if (!bias) return;
             const Convolution& c = *ways.front().convolution;
-            void* sums = behind(v.scratch, c.weight_scratch());
+            void* sums = behind(v.scratch, weights);
             channel_sums(queue, c.sizes().dtype, channels, v.in[1], v.out[1], sums);
         },
         scratch);

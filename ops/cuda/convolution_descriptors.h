@@ -87,15 +87,11 @@ public:
     bool channels_last() const { return channels_last_; }
     const Sizes& sizes() const { return sizes_; }
 
-    /// Whether the weights of cuDNN have another order or dtype.
+    /// Whether cuDNN's order of weights is not that of their arena.
+    bool reorders_weights() const { return channels_last_ && sizes_.w[1] > 1 && sizes_.w[2] * sizes_.w[3] > 1; }
+    /// Whether computed weights are converted to the order and dtype of their arena.
     bool converts_weights() const { return sizes_.widens || reorders_weights(); }
-    std::size_t weight_scratch() const { return converts_weights() ? aligned_bytes(sizes_.w, sizes_.dtype) : 0; }
-    /// Weights in cuDNN's order: enqueues the conversion into scratch if needed.
-    const void* weights(const Queue& queue, const void* rows, void* scratch) const {
-        if (!converts_weights()) return rows;
-        convert_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), true, scratch, rows);
-        return scratch;
-    }
+    std::size_t weight_bytes() const { return aligned_bytes(sizes_.w, sizes_.dtype); }
     void store_weights(const Queue& queue, void* rows, const void* converted) const {
         if (sizes_.widens)
             widen_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), reorders_weights(), static_cast<float*>(rows),
@@ -104,6 +100,12 @@ public:
             convert_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), false, rows, converted);
     }
 
+    void want_weights(KernelRequest& request, std::size_t input) const {
+        if (reorders_weights())
+            want_channels_last(request, input);
+        else
+            request.want_contiguous(input);
+    }
     void want(KernelRequest& request, std::size_t input) const {
         if (channels_last_)
             want_channels_last(request, input);
@@ -115,8 +117,6 @@ public:
     }
 
 private:
-    bool reorders_weights() const { return channels_last_ && sizes_.w[1] > 1 && sizes_.w[2] * sizes_.w[3] > 1; }
-
     Sizes sizes_;
     bool channels_last_;
     TensorDescriptor x_, y_;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lockstep/ops/cuda/copy_element.h"
+#include "lockstep/ops/cuda/filter.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/map.h"
@@ -82,10 +83,22 @@ KernelPtr make_conversion(const KernelRequest& request, const Shape& from_stride
     });
 }
 
+/// Whether it is a copy of weights to cuDNN's order for which there are kernels.
+bool is_to_last_filter(const TensorMeta& from, const TensorMeta& to) {
+    if (to.shape.dims() != 4 || !is_floating(to.dtype) || to.dtype == DType::f64) return false;
+    const std::int64_t taps = to.shape[2] * to.shape[3];
+    return (taps == 4 || taps == 9) && from.is_contiguous() && !to.is_contiguous() && is_channels_last(to);
+}
+
 KernelPtr make_reorder(const Reorder& /*op*/, KernelRequest& request) {
     const TensorMeta& to = request.out[0];
     const Shape from_strides = broadcast_strides(request.in[0], to.shape);
     if (request.in[0].dtype != to.dtype) return make_conversion(request, from_strides);
+    if (is_to_last_filter(request.in[0], to))
+        return make_cuda_kernel(
+            request, [filter = FilterShape::of(to.shape), dtype = to.dtype](const Queue& queue, const KernelArgs& v) {
+                convert_filters(queue, dtype, filter, true, v.out[0], v.in[0]);
+            });
     const CopyPlan plan(to.shape, to.strides, from_strides, size_of(to.dtype));
     return visit_size(to.dtype, [&](auto zero) -> KernelPtr {
         using T = decltype(zero);

@@ -1,81 +1,12 @@
-// Conversion of convolution weights. A thread moves all taps of as many adjacent channels as one access holds: they are
-// adjacent in one order, and in the other the channels of each tap are.
+// Conversion of convolution weights.
 #include "lockstep/ops/cuda/filter.h"
 
-#include <type_traits>
-
 #include "lockstep/ops/cuda/copy.h"
-#include "lockstep/ops/cuda/image_index.h"
-#include "lockstep/ops/cuda/pack.h"
-#include "lockstep/ops/cuda/scalars.h"
-#include "lockstep/ops/cuda/unroll.h"
+#include "lockstep/ops/cuda/filter_order.h"
 
 namespace lockstep::cuda {
 
 namespace {
-
-/// In cuDNN's order, the first element of the channels of thread `i`.
-template <int width, int taps>
-LOCKSTEP_HD_INLINE std::int64_t first_by_taps(std::int64_t i, std::int64_t packs) {
-    const std::int64_t filter = quick_quotient(i, packs);
-    return (filter * packs * taps + (i - filter * packs)) * width;
-}
-
-template <class T, int taps>
-struct FilterToLast {
-    static constexpr int width = widest<T>;
-    std::int64_t packs;  // per filter
-    const T* from;
-    T* to;
-
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        T adjacent[taps * width];
-        LOCKSTEP_UNROLL
-        for (int p = 0; p < taps; ++p) {
-            T part[width];
-            load_chunk(from + (i * taps + p) * width, part);
-            LOCKSTEP_UNROLL
-            for (int e = 0; e < width; ++e) adjacent[p * width + e] = part[e];
-        }
-        LOCKSTEP_UNROLL
-        for (int t = 0; t < taps; ++t) {
-            T values[width];
-            LOCKSTEP_UNROLL
-            for (int c = 0; c < width; ++c) values[c] = adjacent[c * taps + t];
-            store_chunk(values, to + first_by_taps<width, taps>(i, packs) + t * packs * width);
-        }
-    }
-};
-
-/// Back to the order of the arena, and from 16 bits to f32 if To is float.
-template <class From, class To, int taps>
-struct FilterToRows {
-    static constexpr int width = widest<From>;
-    std::int64_t packs;  // per filter
-    const From* from;
-    To* to;
-
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        From values[taps][width];
-        LOCKSTEP_UNROLL
-        for (int t = 0; t < taps; ++t)
-            load_chunk(from + first_by_taps<width, taps>(i, packs) + t * packs * width, values[t]);
-        constexpr int part_width = widest<To>;
-        LOCKSTEP_UNROLL
-        for (int p = 0; p < taps * width / part_width; ++p) {
-            To part[part_width];
-            LOCKSTEP_UNROLL
-            for (int e = 0; e < part_width; ++e) {
-                const int at = p * part_width + e;
-                if constexpr (std::is_same_v<From, To>)
-                    part[e] = values[at % taps][at / taps];
-                else
-                    part[e] = upcast(values[at % taps][at / taps]);
-            }
-            store_chunk(part, to + i * taps * width + p * part_width);
-        }
-    }
-};
 
 template <class T, int taps>
 void enqueue(const Queue& queue, const FilterShape& shape, bool to_last, void* to, const void* from) {
@@ -84,7 +15,8 @@ void enqueue(const Queue& queue, const FilterShape& shape, bool to_last, void* t
         launch(queue, name, shape.filters * packs, convert);
     };
     if (to_last)
-        run("filter_to_channels_last", FilterToLast<T, taps>{packs, static_cast<const T*>(from), static_cast<T*>(to)});
+        run("filter_to_channels_last",
+            FilterToLast<T, T, taps>{packs, static_cast<const T*>(from), static_cast<T*>(to)});
     else
         run("filter_to_rows", FilterToRows<T, T, taps>{packs, static_cast<const T*>(from), static_cast<T*>(to)});
 }

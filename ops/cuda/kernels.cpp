@@ -9,7 +9,9 @@ void register_cuda_kernels(KernelTable& table) {
     cuda::add_dropout_kernels(table);
     cuda::add_elementwise_kernels(table);
     cuda::add_copy_kernels(table);
+    cuda::add_parameter_kernels(table);
     cuda::add_concat_kernels(table);
+    cuda::add_sequence_kernels(table);
     cuda::add_reduction_kernels(table);
     cuda::add_softmax_kernels(table);
     cuda::add_loss_kernels(table);

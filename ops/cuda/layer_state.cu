@@ -5,6 +5,7 @@
 
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
+#include "lockstep/ops/cuda/segments.h"
 #include "lockstep/ops/cuda/shard_sums.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/nn_operations.h"
@@ -14,52 +15,17 @@ namespace lockstep::cuda {
 
 namespace {
 
-// Limits of one launch, whose arguments must fit into 4 KB.
-constexpr int max_layers = 64;
-constexpr int max_inputs = 256;
-
-/// The channels of a launch's layers, one after the other.
-struct Channels {
-    int layers = 0;
-    int end[max_layers] = {};  ///< number of channels of the layers up to this one
-
-    struct Place {
-        int layer;
-        int channel;
-        int channels;  ///< number of channels of the layer
-    };
-
-    void add(int channels) {
-        end[layers] = total() + channels;
-        ++layers;
-    }
-    int total() const { return layers == 0 ? 0 : end[layers - 1]; }
-    LOCKSTEP_HD_INLINE Place of(std::int64_t i) const {
-        int layer = 0;
-        while (i >= end[layer]) ++layer;
-        const int begin = layer == 0 ? 0 : end[layer - 1];
-        return {layer, static_cast<int>(i) - begin, end[layer] - begin};
-    }
-};
-
 std::vector<int> channels_of_layers(const KernelRequest& request) {
     std::vector<int> channels;
     for (const TensorMeta& stats : request.in) channels.push_back(static_cast<int>(stats.numel() / 2));
     return channels;
 }
 
-/// Calls enqueue(first, last) for ranges of at most `most` layers.
-template <class Enqueue>
-void in_parts(std::size_t layers, int most, Enqueue enqueue) {
-    const auto step = static_cast<std::size_t>(most);
-    for (std::size_t first = 0; first < layers; first += step) enqueue(first, std::min(first + step, layers));
-}
-
 // ---- counters ---------------------------------------------------------------------------------------------------
 
 struct IncrementCounters {
     const StatusWord* agreed;
-    std::int64_t* counters[max_layers];
+    std::int64_t* counters[max_segments];
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         if (is_good(agreed)) ++*counters[i];
@@ -68,7 +34,7 @@ struct IncrementCounters {
 
 KernelPtr make_increment_counter(const IncrementCounter& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request, [layers = request.out.size()](const Queue& queue, const KernelArgs& v) {
-        in_parts(layers, max_layers, [&](std::size_t first, std::size_t last) {
+        in_parts(layers, max_segments, [&](std::size_t first, std::size_t last) {
             IncrementCounters all{v.agreed, {}};
             for (std::size_t l = first; l < last; ++l)
                 all.counters[l - first] = v.output<std::int64_t>(static_cast<int>(l));
@@ -82,23 +48,23 @@ KernelPtr make_increment_counter(const IncrementCounter& /*op*/, KernelRequest& 
 /// Pools the statistics of `shards` shards along their tree.
 template <class T>
 struct PoolLayers {
-    Channels channels;
+    Segments channels;
     int shards;
-    const T* stats[max_inputs];  ///< inputs of all shards for a layer, then those for the next layer
-    T* pooled[max_layers];
+    const T* stats[max_segment_inputs];  ///< inputs of all shards for a layer, then those for the next layer
+    T* pooled[max_segments];
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         using Moments = element::Moments<T>;
-        const Channels::Place at = channels.of(i);
-        const int c = at.channel, count = at.channels;
-        const T* const* of_layer = stats + at.layer * shards;
+        const Segments::Place at = channels.of(i);
+        const int c = at.element, count = at.size;
+        const T* const* of_layer = stats + at.segment * shards;
         const auto all = combine_group<Moments>(
             shards,
             [&](int s) {
                 return Moments{of_layer[s][2 * count], of_layer[s][c], of_layer[s][count + c]};
             },
             [](const Moments& a, const Moments& b) { return element::pool(a, b); });
-        T* out = pooled[at.layer];
+        T* out = pooled[at.segment];
         out[c] = all.mean;
         out[count + c] = all.m2;
         if (c == 0) out[2 * count] = all.count;
@@ -108,17 +74,18 @@ struct PoolLayers {
 /// Enqueues the pooling of `shards` tensors for each layer: stats(layer, shard) -> pooled(layer).
 template <class T, class Stats, class Pooled>
 void pool(const Queue& queue, const std::vector<int>& channels, int shards, Stats stats, Pooled pooled) {
-    in_parts(channels.size(), std::min(max_layers, max_inputs / shards), [&](std::size_t first, std::size_t last) {
-        PoolLayers<T> all{};
-        all.shards = shards;
-        for (std::size_t l = first; l < last; ++l) {
-            const auto place = static_cast<int>(l - first);
-            all.channels.add(channels[l]);
-            for (int s = 0; s < shards; ++s) all.stats[place * shards + s] = stats(l, s);
-            all.pooled[place] = pooled(l);
-        }
-        launch(queue, "batch_norm_pool_stats", all.channels.total(), all);
-    });
+    in_parts(channels.size(), std::min(max_segments, max_segment_inputs / shards),
+             [&](std::size_t first, std::size_t last) {
+                 PoolLayers<T> all{};
+                 all.shards = shards;
+                 for (std::size_t l = first; l < last; ++l) {
+                     const auto place = static_cast<int>(l - first);
+                     all.channels.add(channels[l]);
+                     for (int s = 0; s < shards; ++s) all.stats[place * shards + s] = stats(l, s);
+                     all.pooled[place] = pooled(l);
+                 }
+                 launch(queue, "batch_norm_pool_stats", all.channels.total(), all);
+             });
 }
 
 KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats& op, KernelRequest& request) {
@@ -165,20 +132,20 @@ KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats& op, KernelRequest
 
 template <class T>
 struct UpdateRunningLayers {
-    Channels channels;
+    Segments channels;
     double momentum;
     const StatusWord* agreed;
-    const T* stats[max_layers];
-    T* mean[max_layers];
-    T* variance[max_layers];
+    const T* stats[max_segments];
+    T* mean[max_segments];
+    T* variance[max_segments];
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         if (!is_good(agreed)) return;
-        const Channels::Place at = channels.of(i);
-        const int c = at.channel, count = at.channels;
-        const T* of_layer = stats[at.layer];
+        const Segments::Place at = channels.of(i);
+        const int c = at.element, count = at.size;
+        const T* of_layer = stats[at.segment];
         const T unbiased = of_layer[count + c] / (of_layer[2 * count] - T(1));
-        T &mean_of_channel = mean[at.layer][c], &variance_of_channel = variance[at.layer][c];
+        T &mean_of_channel = mean[at.segment][c], &variance_of_channel = variance[at.segment][c];
         mean_of_channel = element::update_running(mean_of_channel, of_layer[c], momentum);
         variance_of_channel = element::update_running(variance_of_channel, unbiased, momentum);
     }
@@ -190,7 +157,7 @@ KernelPtr make_batch_norm_update_running(const BatchNormUpdateRunning& op, Kerne
         using T = decltype(zero);
         return make_cuda_kernel(request, [channels = channels_of_layers(request), momentum = op.momentum](
                                              const Queue& queue, const KernelArgs& v) {
-            in_parts(channels.size(), max_layers, [&](std::size_t first, std::size_t last) {
+            in_parts(channels.size(), max_segments, [&](std::size_t first, std::size_t last) {
                 UpdateRunningLayers<T> all{};
                 all.momentum = momentum;
                 all.agreed = v.agreed;

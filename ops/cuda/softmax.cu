@@ -220,6 +220,14 @@ KernelPtr softmax_of_columns(KernelRequest& request, int dim) {
     request.out[0].strides = request.out[0].shape.contiguous_strides();
     const SoftmaxColumns columns(request.in[0].shape, dim, width);
     const ReducePlan plan = columns.plan();
+    if (SoftmaxColumns::are_short(plan))
+        return make_cuda_kernel(request, [columns, count = plan.outputs](const Queue& queue, const KernelArgs& v) {
+            const auto x = packed_input<width>(v.input<Stored>(0));
+            const auto y = packed_output<width>(v.output<Stored>(0));
+            launch(queue, "softmax", count,
+                   SoftmaxOfShortColumns<Stored, width, logarithm>{{columns, x, nullptr, nullptr},
+                                                                   {columns, count, 1, x, nullptr, nullptr, y}});
+        });
     const std::size_t of_columns =
         round_up(static_cast<std::size_t>(plan.outputs * width) * sizeof(T), scratch_alignment);
     return make_cuda_kernel(
@@ -247,6 +255,14 @@ KernelPtr softmax_backward_of_columns(KernelRequest& request, int dim) {
     request.out[0].strides = request.out[0].shape.contiguous_strides();
     const SoftmaxColumns columns(request.in[1].shape, dim, width);
     const ReducePlan plan = columns.plan();
+    if (SoftmaxColumns::are_short(plan))
+        return make_cuda_kernel(request, [columns, count = plan.outputs](const Queue& queue, const KernelArgs& v) {
+            const auto dy = packed_input<width>(v.input<Stored>(0)), y = packed_input<width>(v.input<Stored>(1));
+            const auto dx = packed_output<width>(v.output<Stored>(0));
+            launch(queue, "softmax_backward", count,
+                   SoftmaxBackwardOfShortColumns<Stored, width, logarithm>{{columns, dy, y, nullptr},
+                                                                           {columns, count, 1, dy, y, nullptr, dx}});
+        });
     const std::size_t of_columns =
         round_up(static_cast<std::size_t>(plan.outputs * width) * sizeof(T), scratch_alignment);
     return make_cuda_kernel(

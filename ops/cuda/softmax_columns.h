@@ -70,6 +70,8 @@ struct SoftmaxColumns {
     }
     std::int64_t columns() const { return outer * inner; }
     ReducePlan plan() const { return ReducePlan::make(columns(), size, true); }
+    /// Whether one thread adds up all of a column.
+    static bool are_short(const ReducePlan& plan) { return plan.lanes == 1 && plan.parts == 1; }
     /// Threads of a column in an elementwise kernel.
     std::int64_t rows_ahead() const {
         return std::clamp<std::int64_t>(enough_threads / std::max<std::int64_t>(columns(), 1), 1,
@@ -147,8 +149,13 @@ struct SoftmaxOfColumns {
             most[j] = largest[column * width + j];
             last[j] = logarithm ? sums[column * width + j] : T(1) / sums[column * width + j];
         }
+        write(column, row, ahead, most, last);
+    }
+    /// Writes rows `row`, row + step, ... of a column.
+    LOCKSTEP_HD_INLINE void write(std::int64_t column, std::int64_t row, std::int64_t step, const T (&most)[width],
+                                  const T (&last)[width]) const {
         columns.for_packs(
-            column, row, ahead, [&](std::int64_t pack) { return x.load(pack); },
+            column, row, step, [&](std::int64_t pack) { return x.load(pack); },
             [&](const Pack<Stored, width>& in, std::int64_t pack) {
                 Pack<Stored, width> out;
                 LOCKSTEP_UNROLL
@@ -158,6 +165,27 @@ struct SoftmaxOfColumns {
                 }
                 y.store(pack, out);
             });
+    }
+};
+
+/// Columns of few rows: one thread reads and writes all of a column.
+template <class Stored, int width, bool logarithm>
+struct SoftmaxOfShortColumns {
+    using T = UpcastType<Stored>;
+    SumExponentialsOfColumns<Stored, width, logarithm> sums;
+    SoftmaxOfColumns<Stored, width, logarithm> results;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t column) const {
+        auto value = sums.zero();
+        sums.add_all(value, column, 0, sums.columns.size, 1);
+        T most[width], last[width];
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < width; ++j) {
+            const T sum = value.of[j].sum.value();
+            most[j] = value.of[j].largest;
+            last[j] = logarithm ? std::log(sum) : T(1) / sum;
+        }
+        results.write(column, 0, 1, most, last);
     }
 };
 
@@ -221,8 +249,13 @@ struct SoftmaxBackwardOfColumns {
         T sum[width];
         LOCKSTEP_UNROLL
         for (int j = 0; j < width; ++j) sum[j] = sums[column * width + j];
+        write(column, row, ahead, sum);
+    }
+    /// Writes rows `row`, row + step, ... of a column.
+    LOCKSTEP_HD_INLINE void write(std::int64_t column, std::int64_t row, std::int64_t step,
+                                  const T (&sum)[width]) const {
         columns.for_packs(
-            column, row, ahead,
+            column, row, step,
             [&](std::int64_t pack) {
                 return Packs{dy.load(pack), y.load(pack)};
             },
@@ -234,6 +267,22 @@ struct SoftmaxBackwardOfColumns {
                         softmax_gradient<logarithm>(upcast(in.dy.of[j]), upcast(in.y.of[j]), sum[j]));
                 dx.store(pack, out);
             });
+    }
+};
+
+template <class Stored, int width, bool logarithm>
+struct SoftmaxBackwardOfShortColumns {
+    using T = UpcastType<Stored>;
+    SumColumns<Stored, width, logarithm> sums;
+    SoftmaxBackwardOfColumns<Stored, width, logarithm> results;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t column) const {
+        auto value = sums.zero();
+        sums.add_all(value, column, 0, sums.columns.size, 1);
+        T sum[width];
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < width; ++j) sum[j] = value.of[j].value();
+        results.write(column, 0, 1, sum);
     }
 };
 

@@ -1,6 +1,10 @@
 // Sums over shards.
+#include <algorithm>
+#include <vector>
+
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
+#include "lockstep/ops/cuda/segments.h"
 #include "lockstep/ops/cuda/shard_sums.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/control_operations.h"
@@ -35,10 +39,34 @@ void combine_levels(std::int64_t elements, int shards, Input input, T* out, T* s
     if (groups > 1) enqueue(top, out);
 }
 
+/// Sums of small tensors.
+template <class T>
+struct SumSmall {
+    Segments tensors;
+    int shards;
+    const T* in[max_segment_inputs];  ///< the tensors of all shards for a sum, then those for the next sum
+    T* out[max_segments];
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        const Segments::Place at = tensors.of(i);
+        const T* const* const of_shards = in + at.segment * shards;
+        out[at.segment][at.element] = combine_group<T>(
+            shards, [&](int s) { return of_shards[s][at.element]; }, [](T a, T b) { return a + b; });
+    }
+};
+
+/// Tensors of more elements get launches of their own, with wide accesses.
+constexpr std::int64_t most_of_small = 4096;
+
 KernelPtr make_sum_over_shards(const SumOverShards& op, KernelRequest& request) {
     request.want_all_contiguous();
     std::vector<std::int64_t> elements;
-    for (const TensorMeta& in : request.in) elements.push_back(in.numel());
+    std::vector<int> small, large;
+    for (const TensorMeta& in : request.in) {
+        const bool is_small = in.numel() <= most_of_small && request.shards <= group;
+        (is_small ? small : large).push_back(static_cast<int>(elements.size()));
+        elements.push_back(in.numel());
+    }
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         std::size_t scratch = 0;
@@ -46,15 +74,28 @@ KernelPtr make_sum_over_shards(const SumOverShards& op, KernelRequest& request) 
             scratch = std::max(scratch, group_bytes<T>(op.name, request.shards, count));
         return make_cuda_kernel(
             request,
-            [elements](const Queue& queue, const KernelArgs& v) {
-                const std::size_t tensors = elements.size();
-                for (std::size_t t = 0; t < tensors; ++t)
+            [elements, small, large](const Queue& queue, const KernelArgs& v) {
+                const auto tensors = static_cast<int>(elements.size());
+                const auto given = [&](int t, int s) { return v.input<T>(s * tensors + t); };
+                const auto count = [&](int t) { return elements[static_cast<std::size_t>(t)]; };
+                in_parts(small.size(), std::min(max_segments, max_segment_inputs / v.shards),
+                         [&](std::size_t first, std::size_t last) {
+                             SumSmall<T> all{};
+                             all.shards = v.shards;
+                             for (std::size_t i = first; i < last; ++i) {
+                                 const int place = all.tensors.count, t = small[i];
+                                 for (int s = 0; s < v.shards; ++s) all.in[place * v.shards + s] = given(t, s);
+                                 all.out[place] = v.output<T>(t);
+                                 all.tensors.add(static_cast<int>(count(t)));
+                             }
+                             launch(queue, "sum_over_shards", all.tensors.total(), all);
+                         });
+                for (const int t : large)
                     combine_levels<T>(
-                        elements[t], v.shards,
-                        [&](int s) { return v.input<T>(static_cast<int>(static_cast<std::size_t>(s) * tensors + t)); },
-                        v.output<T>(static_cast<int>(t)), static_cast<T*>(v.scratch),
+                        count(t), v.shards, [&](int s) { return given(t, s); }, v.output<T>(t),
+                        static_cast<T*>(v.scratch),
                         [&](const Group<T>& shards, T* out) {
-                            sum_tensors(queue, "sum_over_shards", shards, out, elements[t]);
+                            sum_tensors(queue, "sum_over_shards", shards, out, count(t));
                         });
             },
             scratch, OperationScope::all_shards);

@@ -109,6 +109,13 @@ ArenaPartition cut_of(const std::shared_ptr<ParameterStore>& store, const Topolo
     const bool by_slices = options.reduction == ReductionMode::slice_wise;
     if (!alone && options.bucket_bytes == 0 && options.first_bucket_bytes == 0)
         return {store, std::size_t{25} << 20, 1, std::size_t{1} << 20};
+    // One shard on one GPU has nothing to sum while backward runs: fewer buckets are fewer launches.
+    if (alone && options.bucket_bytes == 0 && topology.shards == 1 &&
+        topology.devices[first_device].kind() == DeviceKind::cuda) {
+        std::size_t all = 1;
+        for (const ArenaLayout& arena : store->parameters()) all += arena.bytes();
+        return {store, all, 1, options.first_bucket_bytes};
+    }
     return {store, options.bucket_bytes, by_slices ? topology.devices.size() : 1, options.first_bucket_bytes};
 }
 

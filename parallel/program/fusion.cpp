@@ -56,11 +56,11 @@ public:
 
     void fuse_neighbours() {
         for (std::size_t i = 0; i < program_.records.size(); ++i) fuse_with_maker(i);
-        compact();
+        program_.erase_records(removed_);
     }
     void absorb() {
         for (std::size_t i = 0; i < program_.records.size(); ++i) absorb_into_users(i);
-        compact();
+        program_.erase_records(removed_);
     }
 
 private:
@@ -141,24 +141,9 @@ private:
         removed_[second] = true;
     }
 
-    /// Removes the records that were fused into others.
-    void compact() {
-        const auto kept_before = [this](std::size_t index) {
-            return index - static_cast<std::size_t>(std::count(
-                               removed_.begin(), removed_.begin() + static_cast<std::ptrdiff_t>(index), true));
-        };
-        for (Delivery& delivery : program_.deliveries) delivery.ready = kept_before(delivery.ready + 1) - 1;
-        program_.commit_begin = kept_before(program_.commit_begin);
-        program_.backward_begin = kept_before(program_.backward_begin);
-        std::vector<Record> kept;
-        for (std::size_t i = 0; i < removed_.size(); ++i)
-            if (!removed_[i]) kept.push_back(std::move(program_.records[i]));
-        program_.records = std::move(kept);
-    }
-
     ShardProgram& program_;
     Uses uses_;
-    std::vector<bool> removed_;
+    std::vector<bool> removed_;  ///< records that are parts of others
 };
 
 }  // namespace

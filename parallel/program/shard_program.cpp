@@ -22,6 +22,32 @@ std::set<ParameterId> ShardProgram::delivered() const {
     return parameters;
 }
 
+std::set<const Buffer*> ShardProgram::lasting_results() const {
+    std::set<const Buffer*> lasting;
+    const auto add = [&](const std::vector<Operand>& operands) {
+        for (const Operand& operand : operands) lasting.insert(operand.buffer.get());
+    };
+    add(outputs);
+    add(input_gradients);
+    add({loss, squares});
+    for (const Delivery& delivery : deliveries) lasting.insert(delivery.gradient.buffer.get());
+    for (std::size_t i = 0; i < records.size(); ++i)
+        if (spans_shards(records[i]) || (i >= commit_begin && i < backward_begin)) add(records[i].in);
+    return lasting;
+}
+
+void ShardProgram::erase_records(const std::vector<bool>& erased) {
+    std::vector<std::size_t> kept_before{0};  // for each record, and at the end
+    for (const bool each : erased) kept_before.push_back(kept_before.back() + (each ? 0 : 1));
+    for (Delivery& delivery : deliveries) delivery.ready = kept_before[delivery.ready + 1] - 1;
+    commit_begin = kept_before[commit_begin];
+    backward_begin = kept_before[backward_begin];
+    std::vector<Record> kept;
+    for (std::size_t i = 0; i < erased.size(); ++i)
+        if (!erased[i]) kept.push_back(std::move(records[i]));
+    records = std::move(kept);
+}
+
 void ShardProgram::note_outside() {
     std::set<const Storage*> seen;
     for (const Record& record : records)

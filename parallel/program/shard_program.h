@@ -22,12 +22,11 @@ struct Delivery {
     std::size_t ready = 0;
 };
 
-/// A buffer of a trace that holds a parameter in another dtype.
+/// A buffer of a trace that holds a parameter in another dtype or order of elements.
 struct ParameterCast {
     ParameterId parameter;
-    DType dtype = DType::bf16;
+    TensorMeta meta;
     int buffer = 0;  ///< trace id
-    friend auto operator<=>(const ParameterCast&, const ParameterCast&) = default;
 };
 
 /// A tensor outside the trace that backward reads: it must not change after forward.
@@ -89,6 +88,11 @@ struct ShardProgram {
     const Delivery* delivery(ParameterId parameter) const;
     /// All parameters that get one.
     std::set<ParameterId> delivered() const;
+    /// Buffers that are read outside of this shard's forward and backward: results, gradients that are delivered, and
+    /// inputs of records that span shards or commit.
+    std::set<const Buffer*> lasting_results() const;
+    /// Erases the records whose flag is set; the others keep their order.
+    void erase_records(const std::vector<bool>& erased);
     /// Fills in `outside`.
     void note_outside();
     /// Fills in `read_back`.

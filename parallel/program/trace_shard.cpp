@@ -10,10 +10,12 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/parallel/program/conversions.h"
 #include "lockstep/parallel/program/fusion.h"
 #include "lockstep/parallel/program/joining.h"
 #include "lockstep/parallel/program/loss_denominators.h"
 #include "lockstep/parallel/program/parameter_casts.h"
+#include "lockstep/parallel/program/sequences.h"
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -367,9 +369,6 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     const TraceScope scope(trace);
     const Autocast precision(Autocast::dtype_or(settings.autocast));
     const ForwardHalf half = trace_forward(program, request, rows, store, stops_at_nan);
-    // In a manual step, backward must read the casts of this forward, even if another forward runs in between.
-    if (request.pass != Pass::training)
-        program.casts = take_parameter_casts(trace.records(), trace.commits(), program.outputs, store);
     const std::vector<std::shared_ptr<Storage>> written = written_by(trace.commits());
     defer_to_commits(trace.records(), trace.commits());
     program.commit_begin = trace.records().size();
@@ -384,8 +383,12 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
             program.squares = operand_of(squares_over_shards(tracer.squares(), rows, half.scale));
     }
     program.records = std::move(trace.records());
+    share_conversions(program);
     fuse_neighbours(program);
+    // In a manual step, backward must read the casts of this forward, even if another forward runs in between.
+    if (request.pass != Pass::training) take_parameter_casts(program, store);
     join_alike(program);
+    gather_sequences(program);
     program.note_outside();
     program.note_read_back(store);
     if (request.pass != Pass::inference) program.written = written;

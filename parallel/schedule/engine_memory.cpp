@@ -26,9 +26,9 @@ std::shared_ptr<Buffer> EngineMemory::temporaries(Stream& stream, std::size_t by
     return at_least(temporaries_[&stream], stream, bytes, "temporaries");
 }
 
-std::shared_ptr<Buffer> EngineMemory::casts(Stream& stream, int arena, DType dtype) {
+std::shared_ptr<Buffer> EngineMemory::casts(Stream& stream, int arena, DType dtype, int set) {
     const auto bytes = static_cast<std::size_t>(layout(arena).elements) * size_of(dtype);
-    return at_least(casts_[{&stream, arena, dtype}], stream, bytes, "casts");
+    return at_least(casts_[{&stream, arena, dtype, set}], stream, bytes, "casts");
 }
 
 }  // namespace lockstep

@@ -29,16 +29,16 @@ public:
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
     /// Memory of at least `bytes` bytes in which a task of `stream` leaves values for the following tasks.
     std::shared_ptr<Buffer> temporaries(Stream& stream, std::size_t bytes);
-    /// Memory for the parameters of an arena in another dtype, at the same offsets in elements, on the device of
-    /// `stream`, which fills it.
-    std::shared_ptr<Buffer> casts(Stream& stream, int arena, DType dtype);
+    /// Memory for the parameters of an arena in another dtype or order, at the same offsets in elements, on the device
+    /// of `stream`, which fills it. `set`: 1 for a last shard that needs them in another order than the full shards.
+    std::shared_ptr<Buffer> casts(Stream& stream, int arena, DType dtype, int set);
 
 private:
     std::shared_ptr<ParameterStore> store_;
     std::vector<ControlBlock> control_;  ///< one per device
     std::shared_ptr<Health> health_ = std::make_shared<Health>();
     std::map<Stream*, std::shared_ptr<Buffer>> scratches_, temporaries_;
-    std::map<std::tuple<Stream*, int, DType>, std::shared_ptr<Buffer>> casts_;
+    std::map<std::tuple<Stream*, int, DType, int>, std::shared_ptr<Buffer>> casts_;
 };
 
 }  // namespace lockstep

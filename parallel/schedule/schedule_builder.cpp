@@ -1,6 +1,7 @@
 #include "lockstep/parallel/schedule/schedule_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -121,24 +122,38 @@ void ScheduleBuilder::emit_loss_scale() {
                           memory_.ref(shard, scale));
 }
 
-void ScheduleBuilder::emit_cast(Stream& stream, DeviceIndex device, const CastRange& range) {
+void ScheduleBuilder::emit_casts(Stream& stream, DeviceIndex device, int set, const std::vector<CastRange>& ranges) {
     EngineMemory& memory = emitter_.memory();
-    const Shape shape{range.end - range.begin};
-    const auto flat = [&](const std::shared_ptr<Buffer>& arena, DType dtype) {
-        const std::size_t size = size_of(dtype), bytes = static_cast<std::size_t>(shape[0]) * size;
-        return FlatOperands{{TensorMeta::contiguous(dtype, shape)},
-                            {fixed(arena, static_cast<std::size_t>(range.begin) * size, bytes)}};
+    FlatOperands in, out;
+    const auto add = [](FlatOperands& side, const TensorMeta& meta, const std::shared_ptr<Buffer>& arena,
+                        std::int64_t begin) {
+        side.metas.push_back(meta);
+        side.refs.push_back(fixed(arena, static_cast<std::size_t>(begin) * size_of(meta.dtype), meta.bytes()));
     };
-    emitter_.run_flat(stream, device, make_operation(Reorder{}),
-                      flat(memory.replica(device).parameters[static_cast<std::size_t>(range.arena)],
-                           memory.layout(range.arena).dtype),
-                      flat(memory.casts(stream, range.arena, range.dtype), range.dtype));
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+        const CastRange& range = ranges[i];
+        const Shape shape = range.arranged ? range.arranged->shape : Shape{range.end - range.begin};
+        add(in, TensorMeta::contiguous(memory.layout(range.arena).dtype, shape),
+            memory.replica(device).parameters[static_cast<std::size_t>(range.arena)], range.begin);
+        add(out, range.arranged.value_or(TensorMeta::contiguous(range.dtype, shape)),
+            memory.casts(stream, range.arena, range.dtype, set), range.begin);
+        const bool ends =
+            i + 1 == ranges.size() || ranges[i + 1].arena != range.arena || ranges[i + 1].dtype != range.dtype;
+        if (!ends) continue;
+        emitter_.run_flat(stream, device, make_operation(CastParameters{}), std::exchange(in, {}),
+                          std::exchange(out, {}));
+    }
 }
 
 void ScheduleBuilder::emit_parameter_casts() {
-    const std::vector<CastRange> ranges =
-        cast_ranges({batch_.full.get(), batch_.last.get()}, emitter_.memory().store()->parameters());
-    if (ranges.empty()) return;
+    const ShardProgram &full = *batch_.full, &last = *batch_.last;
+    const std::vector<ArenaLayout>& arenas = emitter_.memory().store()->parameters();
+    std::vector<std::vector<CastRange>> sets;
+    if (casts_agree(full, last))
+        sets = {cast_ranges({&full, &last}, arenas)};
+    else
+        sets = {cast_ranges({&full}, arenas), cast_ranges({&last}, arenas)};
+    if (full.casts.empty() && last.casts.empty()) return;
     int done = -1;
     for (const ComputeLane& lane : topology().lanes) {
         if (!has_rows(lane)) continue;
@@ -146,7 +161,8 @@ void ScheduleBuilder::emit_parameter_casts() {
             emitter_.wait(*lane.stream, done);
             continue;
         }
-        for (const CastRange& range : ranges) emit_cast(*lane.stream, lane.device, range);
+        for (std::size_t set = 0; set < sets.size(); ++set)
+            emit_casts(*lane.stream, lane.device, static_cast<int>(set), sets[set]);
         done = emitter_.record(*lane.stream);
     }
 }

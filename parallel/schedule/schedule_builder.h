@@ -90,7 +90,7 @@ private:
     /// Loads the scale of the loss.
     void emit_loss_scale();
     void emit_parameter_casts();
-    void emit_cast(Stream& stream, DeviceIndex device, const CastRange& range);
+    void emit_casts(Stream& stream, DeviceIndex device, int set, const std::vector<CastRange>& ranges);
     void emit_records(RecordPair records);
     void emit_across_shards(RecordPair records);
     /// Emits the records that commit, on `stream` of the first device.

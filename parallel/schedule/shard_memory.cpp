@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/parallel/program/memory_plan.h"
+#include "lockstep/parallel/program/parameter_casts.h"
 
 namespace lockstep {
 
@@ -35,14 +36,16 @@ private:
 ShardMemory::ShardMemory(const Topology& topology, EngineMemory& memory, const ConstantCache& constants,
                          const BatchProgram& batch, const GradientReduction* reduction)
     : topology_(topology), memory_(memory), constants_(constants), plans_(static_cast<std::size_t>(batch.cut.present)) {
+    const bool agree = casts_agree(*batch.full, *batch.last);
     for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
         const ShardProgram& program = batch.of(shard);
         GradientPlan elsewhere = reduction ? reduction->plan(shard, program) : GradientPlan();
         for (const ParameterCast& cast : program.casts) {
             const ArenaSegment& segment = memory.store()->segment(cast.parameter);
-            const std::size_t size = size_of(cast.dtype);
+            const std::size_t size = size_of(cast.meta.dtype);
             Stream& stream = topology.first_compute(topology.replica_of(shard));
-            elsewhere.direct[cast.buffer] = fixed(memory.casts(stream, cast.parameter.arena, cast.dtype),
+            const int set = &program == batch.last.get() && !agree ? 1 : 0;
+            elsewhere.direct[cast.buffer] = fixed(memory.casts(stream, cast.parameter.arena, cast.meta.dtype, set),
                                                   static_cast<std::size_t>(segment.begin) * size,
                                                   static_cast<std::size_t>(segment.end - segment.begin) * size);
         }

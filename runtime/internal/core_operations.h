@@ -11,6 +11,12 @@ struct Reorder {
     static constexpr bool is_elementwise = true;
 };
 
+/// in: n tensors; out: n tensors, out[i] = in[i], converted between dtypes and strided layouts. Parameters are converted
+/// by it once per step.
+struct CastParameters {
+    static constexpr const char* name = "cast_parameters";
+};
+
 /// out = value, in any strided layout.
 struct Fill {
     static constexpr const char* name = "fill";

@@ -202,8 +202,9 @@ TEST_CASE("small parameters between casts are converted as well, large ones are 
         arena.elements = (segment.end + 63) / 64 * 64;
     }
     ShardProgram program;
-    for (const int number : {0, 2, 4, 5}) program.casts.push_back({{0, number}, DType::bf16, number});
-    program.casts.push_back({{0, 5}, DType::f16, 6});
+    for (const int number : {0, 2, 4, 5})
+        program.casts.push_back({{0, number}, TensorMeta::contiguous(DType::bf16, {1}), number});
+    program.casts.push_back({{0, 5}, TensorMeta::contiguous(DType::f16, {1}), 6});
     const std::vector<CastRange> ranges = cast_ranges({&program}, {arena});
     REQUIRE(ranges.size() == 3);
     std::vector<std::pair<std::int64_t, std::int64_t>> found;
