@@ -19,9 +19,9 @@ struct Piece {
     const void* from;
     void* to;
     std::int64_t end;       ///< threads of the launch's pieces up to this one
-    std::int64_t elements;  ///< of all of it
-    int channels;           ///< of a filter that is written in cuDNN's order
-    int taps;               ///< of such a filter; 1 for elements that keep their order
+    std::int64_t elements;  ///< number of elements
+    int channels;           ///< channels per filter, if the order becomes cuDNN's
+    int taps;               ///< taps of the filter; 1: the order does not change
     bool by_packs;          ///< whether a thread moves all taps of several channels of the filter
 };
 

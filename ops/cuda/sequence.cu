@@ -47,7 +47,7 @@ template <class T>
 struct Step {
     int function = 0;
     int count = 0;  ///< elements of y
-    int terms = 1;  ///< of a sum
+    int terms = 1;  ///< terms of a sum
     T scale = 1, shift = 0;
     const T* a = nullptr;
     const T* b = nullptr;

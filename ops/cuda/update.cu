@@ -55,7 +55,7 @@ struct SumSmall {
     }
 };
 
-/// Tensors of more elements get launches of their own, with wide accesses.
+/// Larger tensors get separate launches, with wide accesses.
 constexpr std::int64_t most_of_small = 4096;
 
 KernelPtr make_sum_over_shards(const SumOverShards& op, KernelRequest& request) {

@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-/// What a step computes, as a number: one of the three named here, or a function of the lists BinaryFunctions and
-/// UnaryFunctions, or a gradient of the latter.
+/// Numbers of the functions that a step may compute: the three named here, those in the lists BinaryFunctions and
+/// UnaryFunctions, and the gradients of the latter.
 struct SequenceFunction {
     static constexpr int affine = 0;  ///< scale * a + shift
     static constexpr int sum = 1;     ///< over the dimensions of `dims`, in the order of memory

@@ -66,7 +66,7 @@ private:
 
     ShardProgram& program_;
     std::set<const Buffer*> lasting_;
-    std::set<const Buffer*> inputs_;  ///< of the program, and their conversions
+    std::set<const Buffer*> inputs_;  ///< inputs of the program, and conversions of these
     std::map<const Buffer*, int> writers_;
     std::map<const Buffer*, std::shared_ptr<Buffer>> moved_;
     std::vector<std::size_t> made_;  ///< conversions that are kept

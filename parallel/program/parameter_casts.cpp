@@ -76,7 +76,7 @@ private:
             if (!is_supported(from, to)) return;
             casts_.push_back({parameter->second, from, to});
         } else {
-            const bool in_order = other->made.meta.is_contiguous() && to.meta.is_contiguous();  // of any two shapes
+            const bool in_order = other->made.meta.is_contiguous() && to.meta.is_contiguous();
             if (!in_order && !other->made.meta.same_layout(to.meta)) return;
             moved_[to.buffer.get()] = other->made.buffer;
         }

@@ -11,8 +11,8 @@ struct Reorder {
     static constexpr bool is_elementwise = true;
 };
 
-/// in: n tensors; out: n tensors, out[i] = in[i], converted between dtypes and strided layouts. Parameters are converted
-/// by it once per step.
+/// in: n tensors; out: n tensors, out[i] = in[i], converted between dtypes and strided layouts. Parameters are
+/// converted by it once per step.
 struct CastParameters {
     static constexpr const char* name = "cast_parameters";
 };

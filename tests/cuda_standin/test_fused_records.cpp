@@ -54,8 +54,8 @@ struct WithoutBias {
     Tensor forward(const Tensor& x) { return conv2(relu(conv1(x))); }
 };
 
-/// Filters of all kinds: for cuDNN's order, of one channel, of one tap, and with channels that are no multiple of 8.
-/// One is also read as a matrix.
+/// Filters of all kinds: for cuDNN's order, of one channel, of one tap, and with channels not divisible by 8. One
+/// is also read as a matrix.
 struct Filters {
     Conv2d conv1{1, 16, 3}, conv2{16, 20, 3, {.bias = false}}, conv3{20, 16, 1}, conv4{16, 8, 3};
     ConvTranspose2d up{16, 16, 2, {.stride = 2}};
@@ -222,7 +222,7 @@ TEST_CASE("weights are copied in cuDNN's order once for all shards") {
         CHECK(orders(tf32, read_as_matrix).second == 0);
         CHECK(program_of<Filters>(pass).casts.empty());
     }
-    // Another forward may run before this backward: it has copies of its own.
+    // Another forward may run before this backward, which therefore needs separate copies.
     CHECK((orders(program_of<Filters>(Pass::training, DType::bf16), square) ==
            std::pair<std::ptrdiff_t, std::ptrdiff_t>{0, 2}));
     for (const bool tf32 : {false, true}) {

@@ -73,7 +73,7 @@ private:
     Call call_;
     std::vector<Tensor> given_;  // alive until the sequence has run
     Sequence sequence_;
-    std::vector<std::pair<Tensor, Tensor>> results_;  // of separate operations, and of the sequence
+    std::vector<std::pair<Tensor, Tensor>> results_;  // separate operation, sequence
 };
 
 template <class T, class... F>
