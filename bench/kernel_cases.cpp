@@ -185,6 +185,8 @@ void add_layers(std::vector<Case>& cases) {
     add(cases, {"softmax", operand_size, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 1); }});
     add(cases, {"log_softmax", operand_size, 2, 3, rows, [](const Inputs& in) { return log_softmax(in[0], 1); }});
     add(cases, {"softmax of columns", operand_size, 2, 3, rows, [](const Inputs& in) { return softmax(in[0], 0); }});
+    const auto maps = [](DType dtype) { return Inputs{random({times(8), 4, 128, 256}, dtype)}; };
+    add(cases, {"softmax of classes", operand_size, 2, 3, maps, [](const Inputs& in) { return softmax(in[0], 1); }});
 }
 
 void add_reductions(std::vector<Case>& cases) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/arithmetic.h"
@@ -167,6 +168,31 @@ Tensor log(const Tensor& x) { return unary<functor::Log>(x); }
 Tensor sqrt(const Tensor& x) { return unary<functor::Sqrt>(x); }
 Tensor square(const Tensor& x) { return unary<functor::Square>(x); }
 Tensor sign(const Tensor& x) { return unary<functor::Sign>(x); }
+Tensor abs(const Tensor& x) { return unary<functor::Abs>(x); }
+Tensor reciprocal(const Tensor& x) { return unary<functor::Reciprocal>(x); }
+Tensor rsqrt(const Tensor& x) { return unary<functor::Rsqrt>(x); }
+Tensor sin(const Tensor& x) { return unary<functor::Sin>(x); }
+Tensor cos(const Tensor& x) { return unary<functor::Cos>(x); }
+Tensor floor(const Tensor& x) { return unary<functor::Floor>(x); }
+Tensor ceil(const Tensor& x) { return unary<functor::Ceil>(x); }
+Tensor round(const Tensor& x) { return unary<functor::Round>(x); }
+Tensor expm1(const Tensor& x) { return unary<functor::Expm1>(x); }
+Tensor log1p(const Tensor& x) { return unary<functor::Log1p>(x); }
+Tensor erf(const Tensor& x) { return unary<functor::Erf>(x); }
+Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max) {
+    if (!min && !max) throw InvalidArgument("clamp: no limit; expected `min`, `max` or both");
+    constexpr double none = std::numeric_limits<double>::infinity();
+    return unary(x, functor::Clamp{min.value_or(-none), max.value_or(none)});
+}
+Tensor pow(const Tensor& x, double exponent) {
+    const ApiScope call("pow");
+    // As in PyTorch, whose special values are those of the functions.
+    if (exponent == 0.5) return sqrt(x);
+    if (exponent == 2) return square(x);
+    if (exponent == -0.5) return rsqrt(x);
+    if (exponent == -1) return reciprocal(x);
+    return unary(x, functor::Pow{exponent});
+}
 Tensor relu(const Tensor& x) { return unary<functor::Relu>(x); }
 Tensor sigmoid(const Tensor& x) { return unary<functor::Sigmoid>(x); }
 Tensor tanh(const Tensor& x) { return unary<functor::Tanh>(x); }

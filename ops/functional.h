@@ -66,6 +66,25 @@ Tensor sqrt(const Tensor& x);
 Tensor square(const Tensor& x);
 /// -1, 0 or 1.
 Tensor sign(const Tensor& x);
+Tensor abs(const Tensor& x);
+Tensor reciprocal(const Tensor& x);
+/// 1 / sqrt(x).
+Tensor rsqrt(const Tensor& x);
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+/// To the nearest integer, from the middle between two to the even one.
+Tensor round(const Tensor& x);
+/// exp(x) - 1 and log(1 + x), exact for small x.
+Tensor expm1(const Tensor& x);
+Tensor log1p(const Tensor& x);
+Tensor erf(const Tensor& x);
+/// Limits x. A missing limit does not apply; `max` applies where it is less than `min`. Throws InvalidArgument if both
+/// are missing.
+Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
+/// x to a power, which becomes part of the program while `forward` is traced.
+Tensor pow(const Tensor& x, double exponent);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 Tensor relu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);

@@ -242,11 +242,202 @@ struct LeakyRelu {
     }
 };
 
+/// The gradient at 0 is 0.
+struct Abs {
+    static constexpr const char* name = "abs";
+    static constexpr const char* backward_name = "abs_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::abs(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return x > T(0) ? dy : (x < T(0) ? -dy : T(0));
+    }
+};
+
+struct Reciprocal {
+    static constexpr const char* name = "reciprocal";
+    static constexpr const char* backward_name = "reciprocal_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return T(1) / x;
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
+        return -dy * y * y;
+    }
+};
+
+struct Rsqrt {
+    static constexpr const char* name = "rsqrt";
+    static constexpr const char* backward_name = "rsqrt_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return T(1) / std::sqrt(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
+        return T(-0.5) * dy * y * y * y;
+    }
+};
+
+struct Sin {
+    static constexpr const char* name = "sin";
+    static constexpr const char* backward_name = "sin_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::sin(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return dy * std::cos(x);
+    }
+};
+
+struct Cos {
+    static constexpr const char* name = "cos";
+    static constexpr const char* backward_name = "cos_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::cos(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return -dy * std::sin(x);
+    }
+};
+
+struct Floor {
+    static constexpr const char* name = "floor";
+    static constexpr const char* backward_name = "floor_backward";
+    static constexpr Saves saves = Saves::nothing;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::floor(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T, T) const {
+        return T(0);
+    }
+};
+
+struct Ceil {
+    static constexpr const char* name = "ceil";
+    static constexpr const char* backward_name = "ceil_backward";
+    static constexpr Saves saves = Saves::nothing;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::ceil(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T, T) const {
+        return T(0);
+    }
+};
+
+/// To the nearest integer, from the middle to the even one.
+struct Round {
+    static constexpr const char* name = "round";
+    static constexpr const char* backward_name = "round_backward";
+    static constexpr Saves saves = Saves::nothing;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::rint(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T, T) const {
+        return T(0);
+    }
+};
+
+struct Expm1 {
+    static constexpr const char* name = "expm1";
+    static constexpr const char* backward_name = "expm1_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::expm1(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
+        return dy * (y + T(1));
+    }
+};
+
+struct Log1p {
+    static constexpr const char* name = "log1p";
+    static constexpr const char* backward_name = "log1p_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::log1p(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return dy / (x + T(1));
+    }
+};
+
+struct Erf {
+    static constexpr const char* name = "erf";
+    static constexpr const char* backward_name = "erf_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::erf(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return dy * (T(M_2_SQRTPI) * std::exp(-x * x));
+    }
+};
+
+/// `max` if that is less than `min`. The limits pass their gradient on.
+struct Clamp {
+    static constexpr const char* name = "clamp";
+    static constexpr const char* backward_name = "clamp_backward";
+    static constexpr Saves saves = Saves::input;
+    double min = 0, max = 0;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        const T at_least = x < static_cast<T>(min) ? static_cast<T>(min) : x;
+        return at_least > static_cast<T>(max) ? static_cast<T>(max) : at_least;
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return x >= static_cast<T>(min) && x <= static_cast<T>(max) ? dy : T(0);
+    }
+};
+
+struct Pow {
+    static constexpr const char* name = "pow";
+    static constexpr const char* backward_name = "pow_backward";
+    static constexpr Saves saves = Saves::input;
+    double exponent = 1;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::pow(x, static_cast<T>(exponent));
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return exponent == 0 ? T(0) : dy * (static_cast<T>(exponent) * std::pow(x, static_cast<T>(exponent - 1)));
+    }
+};
+
 }  // namespace functor
 
-using UnaryFunctions = std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt,
-                                  functor::Square, functor::Sign, functor::Sigmoid, functor::Tanh, functor::Gelu,
-                                  functor::GeluTanh, functor::Silu, functor::LogSigmoid, functor::LeakyRelu>;
+using UnaryFunctions =
+    std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign,
+               functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu, functor::LogSigmoid,
+               functor::LeakyRelu, functor::Abs, functor::Reciprocal, functor::Rsqrt, functor::Sin, functor::Cos,
+               functor::Floor, functor::Ceil, functor::Round, functor::Expm1, functor::Log1p, functor::Erf,
+               functor::Clamp, functor::Pow>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

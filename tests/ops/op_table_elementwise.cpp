@@ -1,4 +1,5 @@
 // Elementwise entries of the op table, and random masks.
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/ops/functional.h"
@@ -141,6 +142,31 @@ void add_elementwise(Table& table) {
     unary(
         "torch.sqrt(a)", sqrt, [](double x) { return std::sqrt(x); }, Values::positive);
     unary("torch.square(a)", square, [](double x) { return x * x; });
+    unary("torch.abs(a)", abs, [](double x) { return std::abs(x); });
+    unary(
+        "torch.reciprocal(a)", reciprocal, [](double x) { return 1 / x; }, Values::positive);
+    unary(
+        "torch.rsqrt(a)", rsqrt, [](double x) { return 1 / std::sqrt(x); }, Values::positive);
+    unary("torch.sin(a)", sin, [](double x) { return std::sin(x); });
+    unary("torch.cos(a)", cos, [](double x) { return std::cos(x); });
+    unary("torch.floor(a)", floor, [](double x) { return std::floor(x); });
+    unary("torch.ceil(a)", ceil, [](double x) { return std::ceil(x); });
+    unary("torch.round(a)", round, [](double x) { return std::rint(x); });
+    unary("torch.expm1(a)", expm1, [](double x) { return std::expm1(x); });
+    unary(
+        "torch.log1p(a)", log1p, [](double x) { return std::log1p(x); }, Values::positive);
+    unary("torch.erf(a)", erf, [](double x) { return std::erf(x); });
+    unary(
+        "torch.clamp(a, -0.7, 1.1)", [](const Tensor& x) { return clamp(x, -0.7, 1.1); },
+        [](double x) { return std::clamp(x, -0.7, 1.1); });
+    unary(
+        "torch.clamp(a, max=0.4)", [](const Tensor& x) { return clamp(x, std::nullopt, 0.4); },
+        [](double x) { return std::min(x, 0.4); });
+    unary(
+        "torch.pow(a, 3)", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; });
+    unary(
+        "torch.pow(a, -1.5)", [](const Tensor& x) { return pow(x, -1.5); }, [](double x) { return std::pow(x, -1.5); },
+        Values::positive);
     unary("torch.relu(a)", relu, [](double x) { return x > 0 ? x : 0; });
     unary("torch.sigmoid(a)", sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); });
     unary("torch.tanh(a)", tanh, [](double x) { return std::tanh(x); });

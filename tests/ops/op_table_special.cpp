@@ -102,6 +102,57 @@ void add_unary(Table& table) {
     table.push_back(unary(
         "torch.square(a)", square, all, [](double x) { return x * x; },
         [](double x, double dy) { return dy * (2 * x); }));
+    const std::vector<double> halves{nan, inf, -inf, 0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 1e6};
+    table.push_back(unary(
+        "torch.abs(a)", abs, all, [](double x) { return std::abs(x); },
+        [](double x, double dy) { return x > 0   ? dy
+                                         : x < 0 ? -dy
+                                                 : 0; }));
+    table.push_back(unary(
+        "torch.reciprocal(a)", reciprocal, roots, [](double x) { return 1 / x; },
+        [](double x, double dy) { return -dy * (1 / x) * (1 / x); }));
+    table.push_back(unary(
+        "torch.rsqrt(a)", rsqrt, roots, [](double x) { return 1 / std::sqrt(x); },
+        [](double x, double dy) { return -0.5 * dy * std::pow(1 / std::sqrt(x), 3); }));
+    table.push_back(unary(
+        "torch.sin(a)", sin, roots, [](double x) { return std::sin(x); },
+        [](double x, double dy) { return dy * std::cos(x); }));
+    table.push_back(unary(
+        "torch.cos(a)", cos, roots, [](double x) { return std::cos(x); },
+        [](double x, double dy) { return -dy * std::sin(x); }));
+    table.push_back(unary(
+        "torch.floor(a)", floor, halves, [](double x) { return std::floor(x); }, [](double, double) { return 0.0; }));
+    table.push_back(unary(
+        "torch.ceil(a)", ceil, halves, [](double x) { return std::ceil(x); }, [](double, double) { return 0.0; }));
+    table.push_back(unary(
+        "torch.round(a)", round, halves, [](double x) { return std::rint(x); }, [](double, double) { return 0.0; }));
+    table.push_back(unary(
+        "torch.expm1(a)", expm1, roots, [](double x) { return std::expm1(x); },
+        [](double x, double dy) { return dy * (std::expm1(x) + 1); }));
+    table.push_back(unary(
+        "torch.log1p(a)", log1p, roots, [](double x) { return std::log1p(x); },
+        [](double x, double dy) { return dy / (x + 1); }));
+    table.push_back(unary(
+        "torch.erf(a)", erf, roots, [](double x) { return std::erf(x); },
+        [](double x, double dy) { return dy * (M_2_SQRTPI * std::exp(-x * x)); }));
+    table.push_back(unary(
+        "torch.clamp(a, -1, 1)", [](const Tensor& x) { return clamp(x, -1, 1); }, roots,
+        [](double x) { return x < -1  ? -1
+                              : x > 1 ? 1
+                                      : x; },
+        [](double x, double dy) { return x >= -1 && x <= 1 ? dy : 0; }));
+    table.push_back(unary(
+        "torch.clamp(a, 2, 1)", [](const Tensor& x) { return clamp(x, 2, 1); }, {inf, -inf, 0.0, 1.5, 4.0},
+        [](double) { return 1.0; }, [](double, double) { return 0.0; }));
+    table.push_back(unary(
+        "torch.pow(a, 0)", [](const Tensor& x) { return pow(x, 0); }, roots, [](double) { return 1.0; },
+        [](double, double) { return 0.0; }));
+    table.push_back(unary(
+        "torch.pow(a, 0.5)", [](const Tensor& x) { return pow(x, 0.5); }, roots, [](double x) { return std::sqrt(x); },
+        [](double x, double dy) { return dy / (2 * std::sqrt(x)); }));
+    table.push_back(unary(
+        "torch.pow(a, 3)", [](const Tensor& x) { return pow(x, 3); }, roots, [](double x) { return x * x * x; },
+        [](double x, double dy) { return dy * (3 * (x * x)); }));
     table.push_back(unary(
         "torch.sigmoid(a)", sigmoid, all, [](double x) { return 1 / (1 + std::exp(-x)); },
         [](double x, double dy) {

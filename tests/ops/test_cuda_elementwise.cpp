@@ -208,6 +208,37 @@ TEST_CASE("fills and copies of parts of tensors change nothing else") {
             }
 }
 
+TEST_CASE("pieces of tensors are joined and taken apart, in chunks of rows and one by one") {
+    const NoMistakes end;
+    // More pieces than one launch copies; rows of whole chunks, and others.
+    const std::vector<std::int64_t> even(11, 16), odd{16, 3, 48, 16, 1};
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8})
+        for (const auto& sizes : {even, odd}) {
+            INFO(name_of(dtype) << ", " << sizes.size() << " pieces");
+            std::int64_t columns = 0;
+            for (const std::int64_t size : sizes) columns += size;
+            std::vector<float> values(static_cast<std::size_t>(3 * columns));
+            for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 251);
+            const Tensor whole = Tensor::from(values, {3, columns}).to(dtype).to(gpu);
+            std::vector<Output> outputs;
+            for (const std::int64_t size : sizes) outputs.emplace_back(TensorMeta::contiguous(dtype, {3, size}));
+            const std::vector<Tensor> pieces = apply(make_operation(Split{1, sizes}), {whole}, outputs);
+            std::int64_t begin = 0;
+            for (std::size_t p = 0; p < sizes.size(); ++p) {
+                const Tensor piece = whole.slice(1, begin, begin + sizes[p]);
+                CHECK(values_of(pieces[p]) == values_of(piece.contiguous()));
+                const Numbers found = values_of(pieces[p]);
+                for (std::int64_t i = 0; i < 3 * sizes[p]; ++i) {
+                    const std::int64_t at = i / sizes[p] * columns + begin + i % sizes[p];
+                    REQUIRE(found[static_cast<std::size_t>(i)] ==
+                            static_cast<double>(values[static_cast<std::size_t>(at)]));
+                }
+                begin += sizes[p];
+            }
+            CHECK(values_of(apply_one(Cat{1}, pieces, whole.impl()->meta)) == values_of(whole));
+        }
+}
+
 TEST_CASE("transposes around the edges of tiles, in batches, for elements of all sizes") {
     const NoMistakes end;
     const Shape shapes[] = {{1, 8, 1, 8},   {2, 31, 3, 11}, {1, 32, 4, 8},  {3, 33, 5, 13}, {2, 64, 1, 65},
