@@ -171,8 +171,6 @@ Tensor sign(const Tensor& x) { return unary<functor::Sign>(x); }
 Tensor abs(const Tensor& x) { return unary<functor::Abs>(x); }
 Tensor reciprocal(const Tensor& x) { return unary<functor::Reciprocal>(x); }
 Tensor rsqrt(const Tensor& x) { return unary<functor::Rsqrt>(x); }
-Tensor sin(const Tensor& x) { return unary<functor::Sin>(x); }
-Tensor cos(const Tensor& x) { return unary<functor::Cos>(x); }
 Tensor floor(const Tensor& x) { return unary<functor::Floor>(x); }
 Tensor ceil(const Tensor& x) { return unary<functor::Ceil>(x); }
 Tensor round(const Tensor& x) { return unary<functor::Round>(x); }

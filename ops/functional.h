@@ -70,8 +70,6 @@ Tensor abs(const Tensor& x);
 Tensor reciprocal(const Tensor& x);
 /// 1 / sqrt(x).
 Tensor rsqrt(const Tensor& x);
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
 /// To the nearest integer, from the middle between two to the even one.

@@ -285,34 +285,6 @@ struct Rsqrt {
     }
 };
 
-struct Sin {
-    static constexpr const char* name = "sin";
-    static constexpr const char* backward_name = "sin_backward";
-    static constexpr Saves saves = Saves::input;
-    template <class T>
-    LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::sin(x);
-    }
-    template <class T>
-    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return dy * std::cos(x);
-    }
-};
-
-struct Cos {
-    static constexpr const char* name = "cos";
-    static constexpr const char* backward_name = "cos_backward";
-    static constexpr Saves saves = Saves::input;
-    template <class T>
-    LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::cos(x);
-    }
-    template <class T>
-    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return -dy * std::sin(x);
-    }
-};
-
 struct Floor {
     static constexpr const char* name = "floor";
     static constexpr const char* backward_name = "floor_backward";
@@ -435,9 +407,8 @@ struct Pow {
 using UnaryFunctions =
     std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign,
                functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu, functor::LogSigmoid,
-               functor::LeakyRelu, functor::Abs, functor::Reciprocal, functor::Rsqrt, functor::Sin, functor::Cos,
-               functor::Floor, functor::Ceil, functor::Round, functor::Expm1, functor::Log1p, functor::Erf,
-               functor::Clamp, functor::Pow>;
+               functor::LeakyRelu, functor::Abs, functor::Reciprocal, functor::Rsqrt, functor::Floor, functor::Ceil,
+               functor::Round, functor::Expm1, functor::Log1p, functor::Erf, functor::Clamp, functor::Pow>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

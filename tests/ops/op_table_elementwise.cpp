@@ -147,8 +147,6 @@ void add_elementwise(Table& table) {
         "torch.reciprocal(a)", reciprocal, [](double x) { return 1 / x; }, Values::positive);
     unary(
         "torch.rsqrt(a)", rsqrt, [](double x) { return 1 / std::sqrt(x); }, Values::positive);
-    unary("torch.sin(a)", sin, [](double x) { return std::sin(x); });
-    unary("torch.cos(a)", cos, [](double x) { return std::cos(x); });
     unary("torch.floor(a)", floor, [](double x) { return std::floor(x); });
     unary("torch.ceil(a)", ceil, [](double x) { return std::ceil(x); });
     unary("torch.round(a)", round, [](double x) { return std::rint(x); });

@@ -115,12 +115,6 @@ void add_unary(Table& table) {
         "torch.rsqrt(a)", rsqrt, roots, [](double x) { return 1 / std::sqrt(x); },
         [](double x, double dy) { return -0.5 * dy * std::pow(1 / std::sqrt(x), 3); }));
     table.push_back(unary(
-        "torch.sin(a)", sin, roots, [](double x) { return std::sin(x); },
-        [](double x, double dy) { return dy * std::cos(x); }));
-    table.push_back(unary(
-        "torch.cos(a)", cos, roots, [](double x) { return std::cos(x); },
-        [](double x, double dy) { return -dy * std::sin(x); }));
-    table.push_back(unary(
         "torch.floor(a)", floor, halves, [](double x) { return std::floor(x); }, [](double, double) { return 0.0; }));
     table.push_back(unary(
         "torch.ceil(a)", ceil, halves, [](double x) { return std::ceil(x); }, [](double, double) { return 0.0; }));

@@ -122,8 +122,6 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"abs", [](const Tensor& x) { abs(x); }},
         {"reciprocal", [](const Tensor& x) { reciprocal(x); }},
         {"rsqrt", [](const Tensor& x) { rsqrt(x); }},
-        {"sin", [](const Tensor& x) { sin(x); }},
-        {"cos", [](const Tensor& x) { cos(x); }},
         {"floor", [](const Tensor& x) { floor(x); }},
         {"ceil", [](const Tensor& x) { ceil(x); }},
         {"round", [](const Tensor& x) { round(x); }},
