@@ -170,6 +170,8 @@ std::vector<Case> reductions(std::int64_t rows, std::int64_t columns) {
     add("argmax", {x}, [](const auto& in) { return argmax(in[0], 1); });
     add("softmax", {x}, [](const auto& in) { return softmax(in[0], 1); });
     add("softmax of columns", {x}, [](const auto& in) { return softmax(in[0], 0); });
+    // Columns of 32 elements are reduced by one thread in two parts; the others share code with softmax.
+    if (rows == 32) add("log_softmax of columns", {x}, [](const auto& in) { return log_softmax(in[0], 0); });
     add("log_softmax", {x}, [](const auto& in) { return log_softmax(in[0], 1); });
     add("layer_norm", {x, {{columns}, Values::positive}, {{columns}}},
         [columns](const auto& in) { return layer_norm(in[0], {columns}, in[1], in[2]); });
