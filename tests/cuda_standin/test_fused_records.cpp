@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/parallel/program/trace_shard.h"
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/cuda_standin/training.h"
+#include "lockstep/tests/fixtures/shard_programs.h"
 
 using namespace lockstep;
 using test::gpus;
@@ -122,19 +123,8 @@ template <class Net>
 ShardProgram program_of(Pass pass, std::optional<DType> autocast = {}, bool allow_tf32 = false) {
     Net net;
     const ParameterStore store(named_tensors(net), {Device::cuda(0)});
-    ModelCall call;
-    call.function = [&](const std::vector<Tensor>& inputs) {
-        ModelResult result;
-        const Tensor y = net.forward(inputs[0]);
-        if (pass == Pass::step)
-            result.loss = sum_loss(y).terms();
-        else
-            result.outputs = {y};
-        return result;
-    };
-    const std::vector<TensorMeta> inputs{TensorMeta::contiguous(DType::f32, {4, 1, 12, 12}, true)};
-    return trace_shard({call, pass, inputs, {false}}, 4,
-                       {.prototype = Device::cuda(0), .allow_tf32 = allow_tf32, .autocast = autocast}, store, true);
+    return test::program_of(net, store, pass, {1, 12, 12},
+                            {.prototype = Device::cuda(0), .allow_tf32 = allow_tf32, .autocast = autocast});
 }
 
 /// Numbers of records of a program with these names.

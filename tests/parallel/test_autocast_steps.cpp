@@ -9,13 +9,13 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/program/parameter_casts.h"
-#include "lockstep/parallel/program/trace_shard.h"
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/shard_programs.h"
 
 using namespace lockstep;
 using lockstep::test::message_of;
@@ -73,19 +73,7 @@ Trained train(int devices, const EngineOptions& options, const StepOptions& step
 EngineOptions with(std::optional<DType> autocast) { return {.shards = 4, .autocast = autocast, .seed = 3}; }
 
 ShardProgram program_of(Pass pass, Net& net, const ParameterStore& store) {
-    ModelCall call;
-    call.function = [&](const std::vector<Tensor>& inputs) {
-        ModelResult result;
-        const Tensor y = net.forward(inputs[0]);
-        if (pass == Pass::step)
-            result.loss = sum_loss(y).terms();
-        else
-            result.outputs = {y};
-        return result;
-    };
-    const std::vector<TensorMeta> inputs{TensorMeta::contiguous(DType::f32, {4, 1, 28, 28}, true)};
-    return trace_shard({call, pass, inputs, {false}}, 4, {.prototype = Device::cpu(0), .autocast = DType::bf16}, store,
-                       true);
+    return test::program_of(net, store, pass, {1, 28, 28}, {.prototype = Device::cpu(0), .autocast = DType::bf16});
 }
 
 }  // namespace
