@@ -52,7 +52,8 @@ constexpr std::string_view in_f32[] = {
     "sum_over_shards",
 };
 
-constexpr std::string_view in_the_widest[] = {"add", "cat", "div", "mul", "sub"};
+constexpr std::string_view in_the_widest[] = {"add", "cat",     "div",     "eq",  "ge", "gt",  "le",
+                                              "lt",  "maximum", "minimum", "mul", "ne", "sub", "where"};
 
 template <std::size_t n>
 bool has(const std::string_view (&list)[n], std::string_view function) {

@@ -5,6 +5,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/broadcast.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
@@ -17,28 +18,13 @@ namespace lockstep {
 
 namespace {
 
-/// Gradient of an input of a broadcast operation: `gradient` summed down to the shape of that input.
-struct Origin {
-    explicit Origin(const Tensor& tensor)
-        : shape(tensor.shape()), batch(tensor.is_batch()), wanted(tensor.requires_grad()) {}
-    Tensor reduce(const Tensor& gradient) const { return tagged(reduce_to(gradient, shape), batch); }
-    Shape shape;
-    bool batch;
-    bool wanted;
-};
-
 template <class F>
 Tensor binary(const Tensor& given_a, const Tensor& given_b) {
     constexpr const char* name = F::name;
     constexpr bool multiplies = std::is_same_v<F, functor::Mul>, divides = std::is_same_v<F, functor::Div>;
     const CheckedArgs call(name, {arg::number("the first tensor", given_a), arg::number("the second tensor", given_b)});
     const Tensor &a = call[0], &b = call[1];
-    const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
-    // The result is tagged as a batch if its dimension 0 is that of a tagged input.
-    const auto hands_on = [&](const Tensor& t) {
-        return t.is_batch() && t.dims() == shape.dims() && t.size(0) == shape[0];
-    };
-    const Tensor y = apply_one(Binary<F>{}, {a, b}, shaped(a, shape, hands_on(a) || hands_on(b)));
+    const Tensor y = apply_one(Binary<F>{}, {a, b}, broadcast_meta(name, a.dtype(), {a, b}));
     if (!needs_autograd({a, b})) return y;
 
     const Origin from_a(a), from_b(b);

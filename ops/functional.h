@@ -96,6 +96,49 @@ Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
 /// Whether an element is neither infinite nor NaN, as bool. Not differentiable.
 Tensor isfinite(const Tensor& x);
 
+// ---- comparison and choice --------------------------------------------------------------------------------------
+
+/// Comparisons of all dtypes, as bool: equal, unequal, less than, less or equal, greater than, greater or equal. Inputs
+/// are broadcast. NaN is unequal to everything. A number with a tensor of integers is compared in the tensor's dtype,
+/// in i64 if that does not have it, or in f32 if the number is not an integer. Not differentiable.
+Tensor eq(const Tensor& a, const Tensor& b);
+Tensor ne(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, const Tensor& b);
+Tensor eq(const Tensor& a, Scalar b);
+Tensor ne(const Tensor& a, Scalar b);
+Tensor lt(const Tensor& a, Scalar b);
+Tensor le(const Tensor& a, Scalar b);
+Tensor gt(const Tensor& a, Scalar b);
+Tensor ge(const Tensor& a, Scalar b);
+inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
+inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
+inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
+inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
+inline Tensor operator<(const Tensor& a, Scalar b) { return lt(a, b); }
+inline Tensor operator<=(const Tensor& a, Scalar b) { return le(a, b); }
+inline Tensor operator>(const Tensor& a, Scalar b) { return gt(a, b); }
+inline Tensor operator>=(const Tensor& a, Scalar b) { return ge(a, b); }
+
+/// Of tensors of any dtype, in which every number but 0 counts as true; as bool.
+Tensor logical_not(const Tensor& x);
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_xor(const Tensor& a, const Tensor& b);
+
+/// a where `condition` (bool) holds, b elsewhere, all broadcast together. Any dtype; a number gets that of the tensor.
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
+Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
+/// x with `value` where `mask` (bool) holds; the two are broadcast together.
+Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
+/// The larger or smaller of two numbers, which are broadcast; NaN if one of them is NaN. The gradient of equal numbers
+/// is half to each.
+Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);
+
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 
 /// Dimensions of a reduction: `1`, `{0, -1}`, or none for all of them.

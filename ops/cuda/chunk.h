@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/runtime/host_device.h"
 
 namespace lockstep::cuda {
@@ -47,6 +48,18 @@ LOCKSTEP_HD_INLINE void load_chunk(const T* from, T (&to)[width]) {
 #else
     std::memcpy(static_cast<void*>(to), from, sizeof to);
 #endif
+}
+
+/// The same, or the element at `from` as every element of the chunk.
+template <class T, int width>
+LOCKSTEP_HD_INLINE void load_or_repeat(const T* from, bool repeated, T (&to)[width]) {
+    if (!repeated) {
+        load_chunk(from, to);
+    } else {
+        const T value = *from;
+        LOCKSTEP_UNROLL
+        for (T& each : to) each = value;
+    }
 }
 
 /// One access; `to` is aligned to the size of `from`.

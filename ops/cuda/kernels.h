@@ -21,6 +21,7 @@ void add_statistics_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
+void add_selection_kernels(KernelTable& table);
 void add_interpolate_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_layer_state_kernels(KernelTable& table);

@@ -163,14 +163,7 @@ struct MapRows {
         detail::Inputs<X, N, detail::width_of<Y, X>> x;
         LOCKSTEP_UNROLL
         for (int t = 0; t + 1 < N; ++t) {
-            const X* const from = operands.template input<X>(t) + at.of[t + 1];
-            if ((repeated >> (t + 1) & 1u) == 0) {
-                load_chunk(from, x.of[t]);
-            } else {
-                const X value = *from;
-                LOCKSTEP_UNROLL
-                for (X& each : x.of[t]) each = value;
-            }
+            load_or_repeat(operands.template input<X>(t) + at.of[t + 1], (repeated >> (t + 1) & 1u) != 0, x.of[t]);
         }
         x.store(f, operands.template output<Y>() + at.of[0]);
     }

@@ -14,8 +14,8 @@
 namespace lockstep {
 
 // Functions of two numbers: operations on the elements of two tensors, of which every backend makes kernels. To add
-// one: a struct and its name in the list, its function in functional.h with its gradient in elementwise.cpp, and a line
-// in tests/ops/op_table_elementwise.cpp.
+// one: a struct and its name in the list, its function in functional.h with its gradient in elementwise.cpp or
+// selection.cpp, and a line in tests/ops/op_table_elementwise.cpp.
 
 /// Type in which numbers of type T are added and multiplied: integers wrap around, which is undefined for signed types.
 template <class T>
@@ -56,9 +56,27 @@ struct Div {
     }
 };
 
+/// The first of two equal numbers; NaN if one of them is NaN.
+struct Maximum {
+    static constexpr const char* name = "maximum";
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T a, T b) const {
+        return a != a || a >= b ? a : b;
+    }
+};
+
+struct Minimum {
+    static constexpr const char* name = "minimum";
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T a, T b) const {
+        return a != a || a <= b ? a : b;
+    }
+};
+
 }  // namespace functor
 
-using BinaryFunctions = std::tuple<functor::Add, functor::Sub, functor::Mul, functor::Div>;
+using BinaryFunctions =
+    std::tuple<functor::Add, functor::Sub, functor::Mul, functor::Div, functor::Maximum, functor::Minimum>;
 
 /// in: a, b (broadcast together, any strides; all dtypes but bool); out: y. A product of an opaque 4-D `a` and a `b` of
 /// shape (N, C, 1, 1) keeps the layout of `a`; equal opaque layouts are kept as well.

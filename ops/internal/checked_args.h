@@ -64,7 +64,8 @@ public:
         optional,   ///< undefined, or like the others
         parameter,  ///< undefined, like the others, or f32 if the others are f16 or bf16
         number,     ///< anything but bool, like the others
-        any         ///< defined, of any dtype
+        any,        ///< defined, of any dtype
+        alike       ///< defined, of the dtype of the first
     };
     struct Argument {
         Kind kind;
@@ -109,6 +110,9 @@ inline CheckedArgs::Argument number(const char* name, const Tensor& tensor) {
 }
 inline CheckedArgs::Argument any(const char* name, const Tensor& tensor) {
     return {CheckedArgs::Kind::any, name, tensor};
+}
+inline CheckedArgs::Argument alike(const char* name, const Tensor& tensor) {
+    return {CheckedArgs::Kind::alike, name, tensor};
 }
 
 }  // namespace arg

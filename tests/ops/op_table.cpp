@@ -28,6 +28,7 @@ std::vector<Array> Op::reference_gradients(const std::vector<Array>& in, const A
 Table make_table() {
     Table table;
     add_elementwise(table);
+    add_selections(table);
     add_reductions(table);
     add_layers(table);
     add_images(table);

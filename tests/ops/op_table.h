@@ -61,6 +61,7 @@ public:
 using Table = std::vector<std::unique_ptr<Op>>;
 
 void add_elementwise(Table& table);
+void add_selections(Table& table);
 void add_reductions(Table& table);
 void add_layers(Table& table);
 void add_images(Table& table);

@@ -10,7 +10,7 @@ namespace lockstep::test {
 
 namespace {
 
-enum class Arithmetic { add, sub, mul, div };
+enum class Arithmetic { add, sub, mul, div, maximum, minimum };
 
 struct BinaryOp final : Op {
     BinaryOp(Arithmetic k, Sizes x, Sizes y) : kind(k), a(std::move(x)), b(std::move(y)) {}
@@ -18,14 +18,18 @@ struct BinaryOp final : Op {
     Sizes a, b;
 
     const char* symbol() const {
-        constexpr const char* symbols[] = {"+", "-", "*", "/"};
+        constexpr const char* symbols[] = {"+", "-", "*", "/", "maximum", "minimum"};
         return symbols[static_cast<int>(kind)];
     }
     std::string name() const override {
         return std::string("a ") + symbol() + " b of " + std::to_string(a.size()) + " and " + std::to_string(b.size()) +
                " dimensions";
     }
-    std::string torch() const override { return std::string("a ") + symbol() + " b"; }
+    std::string torch() const override {
+        if (kind == Arithmetic::maximum || kind == Arithmetic::minimum)
+            return std::string("torch.") + symbol() + "(a, b)";
+        return std::string("a ") + symbol() + " b";
+    }
     std::vector<Input> inputs() const override {
         return {{a}, {b, kind == Arithmetic::div ? Values::positive : Values::any}};
     }
@@ -34,6 +38,8 @@ struct BinaryOp final : Op {
             case Arithmetic::sub: return in[0] - in[1];
             case Arithmetic::mul: return in[0] * in[1];
             case Arithmetic::div: return in[0] / in[1];
+            case Arithmetic::maximum: return maximum(in[0], in[1]);
+            case Arithmetic::minimum: return minimum(in[0], in[1]);
             case Arithmetic::add: break;
         }
         return in[0] + in[1];
@@ -44,6 +50,8 @@ struct BinaryOp final : Op {
                 case Arithmetic::sub: return x - y;
                 case Arithmetic::mul: return x * y;
                 case Arithmetic::div: return x / y;
+                case Arithmetic::maximum: return std::max(x, y);
+                case Arithmetic::minimum: return std::min(x, y);
                 case Arithmetic::add: break;
             }
             return x + y;
@@ -126,7 +134,8 @@ void add_elementwise(Table& table) {
                  {{1, 1}, {7, 1}},
                  {{67, 33}, {33}}};
     for (const auto& [a, b] : pairs)
-        for (const Arithmetic kind : {Arithmetic::add, Arithmetic::sub, Arithmetic::mul, Arithmetic::div})
+        for (const Arithmetic kind : {Arithmetic::add, Arithmetic::sub, Arithmetic::mul, Arithmetic::div,
+                                      Arithmetic::maximum, Arithmetic::minimum})
             table.push_back(std::make_unique<BinaryOp>(kind, a, b));
 
     const auto unary = [&](const char* torch, Tensor (*f)(const Tensor&), double (*r)(double),

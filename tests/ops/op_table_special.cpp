@@ -206,6 +206,25 @@ void add_binary(Table& table) {
     table.push_back(binary(
         "a / b", div, values, values, [](double a, double b) { return a / b; },
         [](double, double b, double dy) { return dy / b; }, db));
+    // Equal numbers share the gradient, and NaN passes it on to both.
+    table.push_back(binary(
+        "torch.maximum(a, b)", maximum, values, values,
+        [](double a, double b) { return std::isnan(a) || std::isnan(b) ? nan : std::max(a, b); },
+        [](double a, double b, double dy) { return a == b  ? dy / 2
+                                                   : a < b ? 0
+                                                           : dy; },
+        [](double a, double b, double dy) { return a == b  ? dy / 2
+                                                   : a > b ? 0
+                                                           : dy; }));
+    table.push_back(binary(
+        "torch.minimum(a, b)", minimum, values, values,
+        [](double a, double b) { return std::isnan(a) || std::isnan(b) ? nan : std::min(a, b); },
+        [](double a, double b, double dy) { return a == b  ? dy / 2
+                                                   : a > b ? 0
+                                                           : dy; },
+        [](double a, double b, double dy) { return a == b  ? dy / 2
+                                                   : a < b ? 0
+                                                           : dy; }));
     // dy / b is infinite in f32, and a / b is 0. (The gradient of a is infinite as well.)
     table.push_back(binary(
         "a / b", div, {0.0, -0.0}, {tiny, -tiny}, [](double a, double b) { return a / b; }, nullptr, db));

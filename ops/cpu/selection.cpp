@@ -1,0 +1,121 @@
+// Compare and Where.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/strided.h"
+#include "lockstep/ops/internal/selection_operations.h"
+#include "lockstep/runtime/dtype.h"
+
+namespace lockstep::cpu {
+namespace {
+
+/// A walk through `inputs` operands, broadcast to the output, and the output.
+template <std::size_t inputs>
+StridedWalk<inputs + 1> broadcast_walk(const KernelRequest& request) {
+    const Shape& shape = request.out[0].shape;
+    std::array<Shape, inputs + 1> strides;
+    for (std::size_t i = 0; i < inputs; ++i) strides[i] = broadcast_strides(request.in[i], shape);
+    strides[inputs] = request.out[0].strides;
+    return StridedWalk<inputs + 1>(shape, strides);
+}
+
+/// Calls row(offsets, elements) for rows, or for parts of the only one.
+template <std::size_t count, class Row>
+void for_strided_rows(int threads, const StridedWalk<count>& walk, const Row& row) {
+    if (walk.rows() == 1) {
+        for_element_parts(threads, walk.run(), [&](std::int64_t begin, std::int64_t end) {
+            typename StridedWalk<count>::Offsets at;
+            for (std::size_t t = 0; t < count; ++t) at[t] = begin * walk.steps()[t];
+            row(at, end - begin);
+        });
+        return;
+    }
+    const std::int64_t grain = std::max<std::int64_t>(1, element_grain / std::max<std::int64_t>(1, walk.run()));
+    for_parts(worthwhile_threads(threads, walk.rows() * walk.run()), walk.rows(), grain,
+              [&](std::int64_t begin, std::int64_t end) {
+                  walk.for_rows(begin, end, [&](const auto& at) { row(at, walk.run()); });
+              });
+}
+
+template <class Op>
+void want_strided(const Op& operation, KernelRequest& request) {
+    for (std::size_t i = 0; i < request.in.size(); ++i)
+        if (request.in[i].opaque != nullptr) request.want_contiguous(i);
+    require_contiguous_output(operation, request, 0);
+}
+
+/// Calls loop(steps...) with each of them as a constant if it is 0 or 1.
+template <class Loop>
+void with_steps(std::int64_t a, std::int64_t b, const Loop& loop) {
+    using Zero = std::integral_constant<std::int64_t, 0>;
+    using One = std::integral_constant<std::int64_t, 1>;
+    if (a == 1 && b == 1) return loop(One{}, One{});
+    if (a == 1 && b == 0) return loop(One{}, Zero{});
+    if (a == 0 && b == 1) return loop(Zero{}, One{});
+    loop(a, b);
+}
+
+std::unique_ptr<Kernel> make_compare(const Compare& operation, KernelRequest& request) {
+    want_strided(operation, request);
+    return visit_dtype(request.in[0].dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
+        using T = decltype(zero);
+        if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+            unsupported_dtype(operation, request.in[0].dtype);
+        } else {
+            return make_kernel([walk = broadcast_walk<2>(request), threads = request.threads,
+                                relations = operation.relations](const KernelArgs& call) {
+                for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+                    const T *a = call.input<T>(0) + at[0], *b = call.input<T>(1) + at[1];
+                    bool* y = call.output<bool>(0) + at[2];
+                    with_steps(walk.steps()[0], walk.steps()[1], [=](auto a_step, auto b_step) {
+                        for (std::int64_t i = 0; i < n; ++i) y[i] = relations.hold(a[i * a_step], b[i * b_step]);
+                    });
+                });
+            });
+        }
+    });
+}
+
+/// Elements as numbers of the same size.
+template <class Bits>
+std::unique_ptr<Kernel> make_where_of(const KernelRequest& request) {
+    return make_kernel([walk = broadcast_walk<3>(request), threads = request.threads](const KernelArgs& call) {
+        for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+            const bool* condition = call.input<bool>(0) + at[0];
+            const Bits *a = call.input<Bits>(1) + at[1], *b = call.input<Bits>(2) + at[2];
+            Bits* y = call.output<Bits>(0) + at[3];
+            const std::int64_t step = walk.steps()[0];
+            with_steps(walk.steps()[1], walk.steps()[2], [=](auto a_step, auto b_step) {
+                if (step == 1)
+                    for (std::int64_t i = 0; i < n; ++i) y[i] = condition[i] ? a[i * a_step] : b[i * b_step];
+                else
+                    for (std::int64_t i = 0; i < n; ++i) y[i] = condition[i * step] ? a[i * a_step] : b[i * b_step];
+            });
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_where(const Where& operation, KernelRequest& request) {
+    want_strided(operation, request);
+    switch (size_of(request.out[0].dtype)) {
+        case 1: return make_where_of<std::uint8_t>(request);
+        case 2: return make_where_of<std::uint16_t>(request);
+        case 4: return make_where_of<std::uint32_t>(request);
+        default: return make_where_of<std::uint64_t>(request);
+    }
+}
+
+}  // namespace
+
+void add_selection_kernels(KernelTable& table) {
+    table.add<Compare, make_compare>();
+    table.add<Where, make_where>();
+    table.add_half_types<Where, make_where>();
+}
+
+}  // namespace lockstep::cpu

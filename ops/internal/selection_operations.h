@@ -1,0 +1,36 @@
+// Operations that compare elements and choose between them.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/runtime/host_device.h"
+
+namespace lockstep {
+
+/// A set of what one number may be to another, as bits: 1 less, 2 equal, 4 greater, 8 unordered (one of them is NaN).
+struct Relations {
+    std::uint8_t bits;
+
+    /// Whether a is to b in one of the relations.
+    template <class T>
+    LOCKSTEP_HD_INLINE bool hold(T a, T b) const {
+        const int found = a < b ? 1 : a == b ? 2 : a > b ? 4 : 8;
+        return (bits & found) != 0;
+    }
+};
+
+/// in: a, b (of one dtype, broadcast together, any strides); out: bool, whether a is to b in one of the relations
+struct Compare {
+    static constexpr const char* name = "compare";
+    static constexpr bool is_elementwise = true;
+    Relations relations;
+};
+
+/// in: condition (bool), a, b (of one dtype), all broadcast together, any strides; out: a where the condition holds,
+/// b elsewhere
+struct Where {
+    static constexpr const char* name = "where";
+    static constexpr bool is_elementwise = true;
+};
+
+}  // namespace lockstep
