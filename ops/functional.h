@@ -122,7 +122,7 @@ inline Tensor operator<=(const Tensor& a, Scalar b) { return le(a, b); }
 inline Tensor operator>(const Tensor& a, Scalar b) { return gt(a, b); }
 inline Tensor operator>=(const Tensor& a, Scalar b) { return ge(a, b); }
 
-/// Of tensors of any dtype, in which every number but 0 counts as true; as bool.
+/// Logical functions of tensors of any dtype, as bool. Every number except 0 counts as true.
 Tensor logical_not(const Tensor& x);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);

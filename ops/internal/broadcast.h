@@ -18,7 +18,7 @@ inline TensorMeta broadcast_meta(const char* name, DType dtype, TensorList opera
     return TensorMeta::contiguous(dtype, shape, batch);
 }
 
-/// What the gradient of a broadcast operand needs to know of it.
+/// Shape and batch tag of a broadcast operand, for its gradient.
 struct Origin {
     explicit Origin(const Tensor& tensor)
         : shape(tensor.shape()), batch(tensor.is_batch()), wanted(tensor.requires_grad()) {}
