@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "lockstep/runtime/autocast.h"
@@ -22,6 +23,14 @@ void vector_of(const char* operation, const char* argument, const Tensor& tensor
     if (tensor.defined() && !(tensor.shape() == Shape{size}))
         throw InvalidArgument(fmt::format("{}: {} has shape {}; expected ({},), one for each {}", operation, argument,
                                           tensor.shape().str(), size, what));
+}
+
+void exact_number(const char* operation, double number, DType dtype) {
+    constexpr double exact = 1LL << 53;
+    if (!(std::abs(number) < exact))
+        throw InvalidArgument(fmt::format(
+            "{}: the number {} with a tensor of {} is too large to be exact; expected a tensor, as from Tensor::from",
+            operation, number, name_of(dtype)));
 }
 
 }  // namespace lockstep::checks

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 #include <limits>
 
@@ -75,11 +73,7 @@ Tensor number(const char* name, Scalar value, const Tensor& given) {
     const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& other = call[0];
     if (!is_integral(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
-    constexpr double exact = 1LL << 53;
-    if (!(std::abs(value.value()) < exact))
-        throw InvalidArgument(fmt::format(
-            "{}: the number {} with a tensor of {} is too large to be exact; expected a tensor, as from Tensor::from",
-            name, value.value(), name_of(other.dtype())));
+    checks::exact_number(name, value.value(), other.dtype());
     const auto whole = static_cast<std::int64_t>(value.value());
     const double wrapped = other.dtype() == DType::u8    ? static_cast<std::uint8_t>(whole)
                            : other.dtype() == DType::i32 ? static_cast<std::int32_t>(whole)

@@ -29,6 +29,7 @@ Tensor compare(const char* name, const Tensor& a, const Tensor& b, Relations rel
     return apply_one(Compare{relations}, {x, y}, broadcast_meta(name, DType::boolean, {call[0], call[1]}));
 }
 
+/// Whether `dtype`, of integers or bool, has this integer.
 bool holds(DType dtype, double value) {
     switch (dtype) {
         case DType::boolean: return value == 0 || value == 1;
@@ -44,17 +45,11 @@ bool holds(DType dtype, double value) {
 Tensor compare(const char* name, const Tensor& given, Scalar number, Relations relations) {
     const CheckedArgs call(name, {arg::any("the tensor", given)});
     Tensor x = call[0].detach();
-    if (!is_floating(x.dtype())) {
-        constexpr double exact = 1LL << 53;
-        if (!number.is_integer())
-            x = x.to(DType::f32);
-        else if (!(std::abs(number.value()) < exact))
-            throw InvalidArgument(
-                fmt::format("{}: the number {} with a tensor of {} is too large to be exact; expected a tensor, as "
-                            "from Tensor::from",
-                            name, number.value(), name_of(x.dtype())));
-        else if (!holds(x.dtype(), number.value()))
-            x = x.to(DType::i64);
+    if (!is_floating(x.dtype()) && !number.is_integer()) {
+        x = x.to(DType::f32);
+    } else if (!is_floating(x.dtype())) {
+        checks::exact_number(name, number.value(), x.dtype());
+        if (!holds(x.dtype(), number.value())) x = x.to(DType::i64);
     }
     return compare(name, x, Tensor::full({}, number.value(), x.dtype(), x.device()), relations);
 }
@@ -88,7 +83,8 @@ Tensor chosen_number(const char* name, Scalar number, const Tensor& other) {
     const CheckedArgs call(name, {arg::any("the tensor", other)});
     const DType dtype = call[0].dtype();
     const double value = number.value();
-    const bool whole = number.is_integer() || (std::isfinite(value) && std::trunc(value) == value);
+    const bool whole = std::trunc(value) == value;
+    if (!is_floating(dtype)) checks::exact_number(name, value, dtype);
     if (!is_floating(dtype) && !(whole && holds(dtype, value)))
         throw InvalidArgument(fmt::format("{}: the number {} with a tensor of {}; expected a number of that dtype",
                                           name, value, name_of(dtype)));

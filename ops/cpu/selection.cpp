@@ -9,6 +9,7 @@
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/strided.h"
 #include "lockstep/ops/internal/selection_operations.h"
+#include "lockstep/ops/internal/visit_size.h"
 #include "lockstep/runtime/dtype.h"
 
 namespace lockstep::cpu {
@@ -102,12 +103,7 @@ std::unique_ptr<Kernel> make_where_of(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> make_where(const Where& operation, KernelRequest& request) {
     want_strided(operation, request);
-    switch (size_of(request.out[0].dtype)) {
-        case 1: return make_where_of<std::uint8_t>(request);
-        case 2: return make_where_of<std::uint16_t>(request);
-        case 4: return make_where_of<std::uint32_t>(request);
-        default: return make_where_of<std::uint64_t>(request);
-    }
+    return visit_size(request.out[0].dtype, [&](auto bits) { return make_where_of<decltype(bits)>(request); });
 }
 
 }  // namespace

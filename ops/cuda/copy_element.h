@@ -1,24 +1,11 @@
 // Copies of elements between strided tensors of one dtype.
 #pragma once
 
-#include <cstdint>
-
 #include "lockstep/ops/cuda/map.h"
 #include "lockstep/ops/cuda/transpose.h"
-#include "lockstep/runtime/dtype.h"
+#include "lockstep/ops/internal/visit_size.h"
 
 namespace lockstep::cuda {
-
-/// Calls `visit` with an unsigned integer of the dtype's size: a copy does not interpret its elements.
-template <class Visit>
-auto visit_size(DType dtype, Visit visit) {
-    switch (size_of(dtype)) {
-        case 8: return visit(std::uint64_t{});
-        case 4: return visit(std::uint32_t{});
-        case 2: return visit(std::uint16_t{});
-        default: return visit(std::uint8_t{});
-    }
-}
 
 struct Identity {
     template <class T>

@@ -6,6 +6,7 @@
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/map.h"
+#include "lockstep/ops/internal/visit_size.h"
 #include "lockstep/runtime/dtype.h"
 
 namespace lockstep::cuda {
@@ -99,12 +100,7 @@ KernelPtr make_where_of(const KernelRequest& request) {
 
 KernelPtr make_where(const Where&, KernelRequest& request) {
     arrange_output(request);
-    switch (size_of(request.out[0].dtype)) {
-        case 1: return make_where_of<std::uint8_t>(request);
-        case 2: return make_where_of<std::uint16_t>(request);
-        case 4: return make_where_of<std::uint32_t>(request);
-        default: return make_where_of<std::uint64_t>(request);
-    }
+    return visit_size(request.out[0].dtype, [&](auto bits) { return make_where_of<decltype(bits)>(request); });
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ namespace lockstep::checks {
 void dims(const char* operation, const char* argument, const Tensor& tensor, int count, const char* layout);
 /// Throws InvalidArgument unless `tensor` is undefined or of shape (`size`).
 void vector_of(const char* operation, const char* argument, const Tensor& tensor, std::int64_t size, const char* what);
+/// Throws InvalidArgument unless `number`, to be combined with integers of `dtype`, is below 2^53, so that f64 has it.
+void exact_number(const char* operation, double number, DType dtype);
 
 }  // namespace lockstep::checks
 

@@ -369,6 +369,39 @@ TEST_CASE("integers combined with integers stay integers, and become f32 where t
     }
 }
 
+TEST_CASE("numbers are compared with integers and chosen for them exactly, or refused") {
+    using Flags = std::vector<std::uint8_t>;
+    for (const Device device : devices()) {
+        INFO(device.str());
+        const auto flags = [](const Tensor& x) { return x.to(DType::u8).to_vector<std::uint8_t>(); };
+        const Tensor bytes = Tensor::from(std::vector<std::uint8_t>{0, 44, 255}, {3}, device);
+        CHECK(flags(bytes < 300) == Flags{1, 1, 1});
+        CHECK(flags(eq(bytes, 300)) == Flags{0, 0, 0});  // not 44
+        CHECK(flags(bytes > -1) == Flags{1, 1, 1});
+        CHECK(flags(bytes >= 43.5) == Flags{0, 1, 1});
+        const Tensor truth = bytes > 0;
+        CHECK(flags(truth < 2) == Flags{1, 1, 1});
+        CHECK(flags(eq(truth, true)) == Flags{0, 1, 1});
+        const std::int64_t large = (std::int64_t{1} << 53) + 1;
+        const Tensor longs = Tensor::from(std::vector<std::int64_t>{large, large - 1}, {2}, device);
+        CHECK(flags(eq(longs, Tensor::from(std::vector<std::int64_t>{large}, {1}, device))) == Flags{1, 0});
+        CHECK_THROWS_AS(eq(longs, large), InvalidArgument);
+        CHECK_THROWS_AS(masked_fill(longs, eq(longs, longs), large), InvalidArgument);
+        CHECK_THROWS_AS(where(eq(longs, longs), longs, INFINITY), InvalidArgument);
+        const Tensor words = Tensor::from(std::vector<std::int32_t>{1, -2}, {2}, device);
+        CHECK(flags(words < (std::int64_t{1} << 40)) == Flags{1, 1});
+        CHECK_THROWS_AS(masked_fill(words, words > 0, std::int64_t{1} << 31), InvalidArgument);
+        CHECK_THROWS_AS(masked_fill(bytes, truth, 256), InvalidArgument);
+        CHECK_THROWS_AS(masked_fill(words, words > 0, 0.5), InvalidArgument);
+        CHECK_THROWS_AS(where(words, words, words), InvalidArgument);
+        CHECK_THROWS_AS(where(words > 0, words, longs), InvalidArgument);
+        CHECK_THROWS_AS(lt(words, longs), InvalidArgument);
+        CHECK_THROWS_AS(maximum(truth, truth), InvalidArgument);
+        CHECK(masked_fill(words.to(DType::f32), words < 0, -INFINITY).to_vector<float>() ==
+              std::vector<float>{1, -INFINITY});
+    }
+}
+
 TEST_CASE("pooling propagates NaN in every layout, as in PyTorch") {
     // The square root makes some elements NaN in place.
     for (const std::int64_t channels : {1, 10, 16, 20, 32})
