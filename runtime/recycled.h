@@ -29,7 +29,7 @@ struct Allocator {
 
     T* allocate(std::size_t count) {
         static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-        if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) throw std::bad_array_new_length();
+        if (count > (std::numeric_limits<std::size_t>::max)() / sizeof(T)) throw std::bad_array_new_length();
         return static_cast<T*>(take(count * sizeof(T)));
     }
     void deallocate(T* memory, std::size_t count) noexcept { give_back(memory, count * sizeof(T)); }

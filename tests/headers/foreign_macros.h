@@ -3,6 +3,10 @@
 // clang-format off
 #pragma once
 
+#ifdef LOCKSTEP_MEMBERS
+#error "Lockstep's headers were included first, so that these macros do not reach them"
+#endif
+
 // Qt: qtmetamacros.h, qforeach.h
 #define signals public
 #define slots
