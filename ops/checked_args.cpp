@@ -62,7 +62,7 @@ constexpr std::string_view in_f32[] = {
 };
 
 constexpr std::string_view in_the_widest[] = {"add", "cat",     "div",     "eq",  "ge", "gt",  "le",
-                                              "lt",  "maximum", "minimum", "mul", "ne", "sub", "where"};
+                                              "lt",  "maximum", "minimum", "mul", "ne", "scatter_add", "sub", "where"};
 
 template <std::size_t n>
 bool has(const std::string_view (&list)[n], std::string_view function) {

@@ -121,6 +121,10 @@ inline Tensor operator<(const Tensor& a, Scalar b) { return lt(a, b); }
 inline Tensor operator<=(const Tensor& a, Scalar b) { return le(a, b); }
 inline Tensor operator>(const Tensor& a, Scalar b) { return gt(a, b); }
 inline Tensor operator>=(const Tensor& a, Scalar b) { return ge(a, b); }
+inline Tensor operator<(Scalar a, const Tensor& b) { return gt(b, a); }
+inline Tensor operator<=(Scalar a, const Tensor& b) { return ge(b, a); }
+inline Tensor operator>(Scalar a, const Tensor& b) { return lt(b, a); }
+inline Tensor operator>=(Scalar a, const Tensor& b) { return le(b, a); }
 
 /// Logical functions of tensors of any dtype, as bool. Every number except 0 counts as true.
 Tensor logical_not(const Tensor& x);
@@ -138,6 +142,27 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 /// is half to each.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
+
+// ---- indexing ---------------------------------------------------------------------------------------------------
+
+// An index is i64. Only the device can detect an index out of range; it is reported like that of a class in a loss
+// (loss.h). Negative indices are out of range. While a step is traced, elements along dimension 0 of a batch cannot be
+// selected, because a shard has only some of its rows: this throws InvalidArgument.
+
+/// Rows of weight (num_embeddings, embedding_dim) at the indices `input` (...). Out: (..., embedding_dim). The gradient
+/// adds the rows of equal indices in their order; that of row `padding_idx`, if given, is 0.
+/// torch.nn.functional.embedding.
+Tensor embedding(const Tensor& input, const Tensor& weight, std::optional<std::int64_t> padding_idx = std::nullopt);
+/// Elements along `dim` at the indices of a vector: y[.., i, ..] = x[.., index[i], ..]. Any dtype.
+Tensor index_select(const Tensor& x, int dim, const Tensor& index);
+/// Elements along `dim`, with an index for each result: y[.., i, ..] = x[.., index[.., i, ..], ..]. The index has the
+/// dimensions of x, and no larger sizes except along `dim`. Any dtype.
+Tensor gather(const Tensor& x, int dim, const Tensor& index);
+/// The same with x and index broadcast together except along `dim`; without a dimension, of the flattened tensors.
+Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim = std::nullopt);
+/// x with y[.., index[.., i, ..], ..] += src[.., i, ..] for all elements of the index, in the order of i. The index has
+/// the dimensions of x and src and no larger sizes, except along `dim` than x. Any dtype but bool.
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 
@@ -161,6 +186,25 @@ Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
 /// Concatenates tensors along `dim`; all other dimensions must agree. For integers see gather in functions.h.
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
+/// Tensors of equal shapes along a new dimension `dim`.
+Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
+/// Views of x along `dim`: parts of `size`, the last one with the rest; parts of the given sizes, which add up to that
+/// of x; or at most `chunks` parts of equal sizes, the last one with the rest. Any dtype.
+std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0);
+std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
+std::vector<Tensor> chunk(const Tensor& x, int chunks, int dim = 0);
+/// x with the elements along `dims` in reverse order. Any dtype.
+Tensor flip(const Tensor& x, const Dims& dims);
+/// x with the elements along `dim` moved by `shift`; those that leave at one end enter at the other. Any dtype.
+Tensor roll(const Tensor& x, std::int64_t shift, int dim);
+/// x `repeats[d]` times along each dimension d; x gets leading dimensions if there are more numbers. Any dtype.
+Tensor repeat(const Tensor& x, const std::vector<std::int64_t>& repeats);
+/// x with every element along `dim` `repeats` times. Any dtype.
+Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, int dim);
+/// Matrices x (..., M, N) with 0 above or below a diagonal: 0 is the main one, positive numbers are above it. Any
+/// dtype.
+Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
+Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 /// x with `value` around it: `pad` holds the number of elements before and after the last dimension, then before and
 /// after the second to last, and so on; negative numbers crop. Any dtype. torch.nn.functional.pad with mode "constant".
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, double value = 0);

@@ -56,14 +56,16 @@ Tensor compare(const char* name, const Tensor& given, Scalar number, Relations r
 
 // ---- choices ----------------------------------------------------------------------------------------------------
 
-Tensor choose(const char* name, const Tensor& given_condition, const Tensor& given_a, const Tensor& given_b) {
-    const CheckedArgs call(name, {arg::any("the first of the tensors to choose from", given_a),
-                                  arg::alike("the second of the tensors to choose from", given_b),
-                                  arg::any("the condition", given_condition)});
+/// `what`: the condition in messages.
+Tensor choose(const char* name, const char* what, const Tensor& given_condition, const Tensor& given_a,
+              const Tensor& given_b) {
+    const CheckedArgs call(
+        name, {arg::any("the first of the tensors to choose from", given_a),
+               arg::alike("the second of the tensors to choose from", given_b), arg::any(what, given_condition)});
     const Tensor &a = call[0], &b = call[1], &condition = call[2];
     if (condition.dtype() != DType::boolean)
         throw InvalidArgument(
-            fmt::format("{}: the condition has dtype {}; expected bool", name, name_of(condition.dtype())));
+            fmt::format("{}: {} has dtype {}; expected bool", name, what, name_of(condition.dtype())));
     const Tensor y = apply_one(Where{}, {condition, a, b}, broadcast_meta(name, a.dtype(), {condition, a, b}));
     if (!needs_autograd({a, b})) return y;
     const Origin from_a(a), from_b(b);
@@ -136,26 +138,28 @@ Tensor ge(const Tensor& a, Scalar b) { return compare("ge", a, b, greater_or_equ
 Tensor logical_not(const Tensor& x) { return compare("logical_not", x, 0, equal); }
 Tensor logical_and(const Tensor& a, const Tensor& b) {
     const Tensor first = as_condition("logical_and", a);
-    return choose("logical_and", first, as_condition("logical_and", b), zero_like(first));
+    return choose("logical_and", "the condition", first, as_condition("logical_and", b), zero_like(first));
 }
 Tensor logical_or(const Tensor& a, const Tensor& b) {
     const Tensor first = as_condition("logical_or", a);
-    return choose("logical_or", first, Tensor::full({}, 1, DType::boolean, first.device()),
+    return choose("logical_or", "the condition", first, Tensor::full({}, 1, DType::boolean, first.device()),
                   as_condition("logical_or", b));
 }
 Tensor logical_xor(const Tensor& a, const Tensor& b) {
     return compare("logical_xor", as_condition("logical_xor", a), as_condition("logical_xor", b), unequal);
 }
 
-Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) { return choose("where", condition, a, b); }
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+    return choose("where", "the condition", condition, a, b);
+}
 Tensor where(const Tensor& condition, Scalar a, const Tensor& b) {
-    return choose("where", condition, chosen_number("where", a, b), b);
+    return choose("where", "the condition", condition, chosen_number("where", a, b), b);
 }
 Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {
-    return choose("where", condition, a, chosen_number("where", b, a));
+    return choose("where", "the condition", condition, a, chosen_number("where", b, a));
 }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
-    return choose("masked_fill", mask, chosen_number("masked_fill", value, x), x);
+    return choose("masked_fill", "the mask", mask, chosen_number("masked_fill", value, x), x);
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) { return extremum<functor::Maximum>(a, b, less); }

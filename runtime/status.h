@@ -12,6 +12,7 @@ enum class StatusCode : std::int32_t {
     loss_not_finite = 2,
     operation_failed = 3,
     gradients_not_finite = 4,
+    index_out_of_range = 6,
     /// The step is skipped: it changes nothing, and training continues with the next one.
     skipped = 5
 };
@@ -22,8 +23,8 @@ struct StatusWord {
     std::int32_t code = 0;   ///< StatusCode
     std::int32_t shard = 0;  ///< lowest shard that reported
     std::int64_t step = 0;   ///< step in which it happened
-    std::int64_t row = 0;    ///< global row, for target_out_of_range
-    std::int64_t value = 0;  ///< the target found
+    std::int64_t row = 0;    ///< global row, for target_out_of_range and index_out_of_range
+    std::int64_t value = 0;  ///< the target or index found
 };
 
 }  // namespace lockstep

@@ -18,6 +18,7 @@ void register_cpu_kernels(KernelTable& table) {
     cpu::add_half_convolution_kernels(table);
     cpu::add_pooling_kernels(table);
     cpu::add_selection_kernels(table);
+    cpu::add_indexing_kernels(table);
     cpu::add_half_pooling_kernels(table);
     cpu::add_interpolate_kernels(table);
     cpu::add_batch_norm_kernels(table);

@@ -21,6 +21,7 @@ void add_convolution_kernels(KernelTable& table);
 void add_half_convolution_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
 void add_selection_kernels(KernelTable& table);
+void add_indexing_kernels(KernelTable& table);
 void add_half_pooling_kernels(KernelTable& table);
 void add_interpolate_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);

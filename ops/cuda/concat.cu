@@ -3,12 +3,11 @@
 #include <vector>
 
 #include "lockstep/ops/cuda/copy_element.h"
+#include "lockstep/ops/cuda/find_bad_number.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
-#include "lockstep/ops/cuda/reduce.h"
-#include "lockstep/ops/cuda/report.h"
 #include "lockstep/ops/cuda/scalars.h"
 #include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/tensor_operations.h"
@@ -174,31 +173,6 @@ KernelPtr make_pad(const Pad& op, KernelRequest& request) {
     });
 }
 
-/// The first number that is out of range; -1 if there is no such number.
-struct FindBadNumber {
-    using Plans = NoColumns;
-    using Value = std::int64_t;
-    StridedIndex<1> index;
-    const std::int64_t* x;
-    std::int64_t classes, in_row, first_row;
-    StatusWord* status;
-    const StepCounters* step;
-    int shard;
-
-    LOCKSTEP_HD_INLINE Value zero() const { return -1; }
-    LOCKSTEP_HD_INLINE void add(Value& bad, std::int64_t, std::int64_t i) const {
-        const std::int64_t number = x[index(i).of[0]];
-        if (number < 0 || number >= classes) join(bad, i);
-    }
-    LOCKSTEP_HD_INLINE void join(Value& bad, const Value& other) const {
-        if (other >= 0 && (bad < 0 || other < bad)) bad = other;
-    }
-    LOCKSTEP_HD_INLINE void finish(std::int64_t, const Value& bad) const {
-        if (bad >= 0)
-            report(status, StatusCode::target_out_of_range, shard, step, first_row + bad / in_row, x[index(bad).of[0]]);
-    }
-};
-
 template <class T>
 struct OneHotElement {
     StridedIndex<2> index;  // number of an element of y, and its class
@@ -217,8 +191,10 @@ KernelPtr one_hot_kernel(const OneHot& op, const KernelRequest& request) {
     const Shape x_strides[] = {x.strides};
     FindBadNumber find{};
     find.index = make_index(x.shape, x_strides, Order::logical);
-    find.classes = y.shape[op.dim];
-    find.in_row = x.shape.empty() ? 1 : std::max<std::int64_t>(1, x.numel() / std::max<std::int64_t>(1, x.shape[0]));
+    find.size = y.shape[op.dim];
+    find.per_row = x.shape.empty() ? 1 : std::max<std::int64_t>(1, x.numel() / std::max<std::int64_t>(1, x.shape[0]));
+    find.batch = true;
+    find.code = StatusCode::target_out_of_range;
     Shape of_numbers = x.strides, of_classes = y.shape;
     of_numbers.insert(op.dim, 0);
     for (int d = 0; d < y.shape.dims(); ++d) of_classes[d] = d == op.dim ? 1 : 0;
@@ -229,15 +205,9 @@ KernelPtr one_hot_kernel(const OneHot& op, const KernelRequest& request) {
     return make_cuda_kernel(
         request,
         [=, count = y.numel()](const Queue& queue, const KernelArgs& v) {
-            FindBadNumber bound_find = find;
-            bound_find.x = v.input<std::int64_t>(0);
-            bound_find.first_row = v.first_row;
-            bound_find.status = v.status;
-            bound_find.step = v.step;
-            bound_find.shard = v.shard;
-            reduce(queue, "one_hot_check", plan, bound_find, v.scratch);
+            find_bad_number(queue, "one_hot_check", plan, find, v.input<std::int64_t>(0), v);
             OneHotElement<T> bound = element;
-            bound.x = bound_find.x;
+            bound.x = v.input<std::int64_t>(0);
             bound.y = v.output<T>(0);
             launch(queue, "one_hot", count, bound);
         },

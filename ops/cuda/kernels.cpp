@@ -20,6 +20,7 @@ void register_cuda_kernels(KernelTable& table) {
     cuda::add_layer_norm_kernels(table);
     cuda::add_pooling_kernels(table);
     cuda::add_selection_kernels(table);
+    cuda::add_indexing_kernels(table);
     cuda::add_interpolate_kernels(table);
     cuda::add_update_kernels(table);
     cuda::add_layer_state_kernels(table);

@@ -22,6 +22,7 @@ void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
 void add_selection_kernels(KernelTable& table);
+void add_indexing_kernels(KernelTable& table);
 void add_interpolate_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_layer_state_kernels(KernelTable& table);

@@ -114,6 +114,11 @@ std::string InFlight::describe(const StatusWord& status) const {
                 "step {}: target {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 "
                 "to one less than the outputs",
                 status.step, status.value, status.row, where);
+        case StatusCode::index_out_of_range:
+            return fmt::format(
+                "step {}: index {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 to "
+                "(size of the dimension - 1)",
+                status.step, status.value, status.row, where);
         case StatusCode::loss_not_finite:
             return fmt::format(
                 "step {}: the loss is not finite; the step was not applied, the model is unchanged; check the batch "

@@ -29,6 +29,8 @@ Table make_table() {
     Table table;
     add_elementwise(table);
     add_selections(table);
+    add_indexing(table);
+    add_pieces(table);
     add_reductions(table);
     add_layers(table);
     add_images(table);

@@ -62,6 +62,8 @@ using Table = std::vector<std::unique_ptr<Op>>;
 
 void add_elementwise(Table& table);
 void add_selections(Table& table);
+void add_indexing(Table& table);
+void add_pieces(Table& table);
 void add_reductions(Table& table);
 void add_layers(Table& table);
 void add_images(Table& table);

@@ -152,6 +152,11 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"masked_fill", [](const Tensor& x) { masked_fill(x, x > 0, 2); }},
         {"maximum", [](const Tensor& x) { maximum(x, x); }},
         {"minimum", [](const Tensor& x) { minimum(x, x); }},
+        {"embedding", [as_matrix](const Tensor& x) { embedding(Tensor::zeros({2}, DType::i64), as_matrix(x)); }},
+        {"index_select", [](const Tensor& x) { index_select(x, 0, Tensor::zeros({2}, DType::i64)); }},
+        {"gather", [](const Tensor& x) { gather(x, 0, Tensor::zeros({2}, DType::i64)); }},
+        {"take_along_dim", [](const Tensor& x) { take_along_dim(x, Tensor::zeros({2}, DType::i64)); }},
+        {"scatter_add", [](const Tensor& x) { scatter_add(x, 0, Tensor::zeros({2}, DType::i64), x); }},
         {"sum", [](const Tensor& x) { sum(x); }},
         {"mean", [](const Tensor& x) { mean(x); }},
         {"argmax", [](const Tensor& x) { argmax(x); }},
@@ -159,6 +164,21 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
          [](const Tensor& x) {
              cat({x, x});
          }},
+        {"stack",
+         [](const Tensor& x) {
+             stack({x, x});
+         }},
+        {"split", [](const Tensor& x) { split(x, 5); }},
+        {"chunk", [](const Tensor& x) { chunk(x, 5); }},
+        {"flip", [](const Tensor& x) { flip(x, 0); }},
+        {"roll", [](const Tensor& x) { roll(x, 1, 0); }},
+        {"repeat",
+         [](const Tensor& x) {
+             repeat(x, {2, 1});
+         }},
+        {"repeat_interleave", [](const Tensor& x) { repeat_interleave(x, 2, 0); }},
+        {"tril", [as_matrix](const Tensor& x) { tril(as_matrix(x)); }},
+        {"triu", [as_matrix](const Tensor& x) { triu(as_matrix(x)); }},
         {"pad",
          [](const Tensor& x) {
              pad(x, {1, 1});

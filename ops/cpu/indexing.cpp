@@ -1,0 +1,196 @@
+// Selection by an index, and sums of elements with equal indices.
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/report.h"
+#include "lockstep/ops/cpu/strided_rows.h"
+#include "lockstep/ops/internal/indexing_operations.h"
+#include "lockstep/ops/internal/visit_size.h"
+#include "lockstep/runtime/dtype.h"
+#include "lockstep/runtime/round_up.h"
+
+namespace lockstep::cpu {
+namespace {
+
+/// Reports the first index that is not in [0, size).
+void check_indices(const KernelArgs& call, const std::int64_t* index, std::int64_t count, std::int64_t size,
+                   std::int64_t per_row, bool batch) {
+    for (std::int64_t i = 0; i < count; ++i)
+        if (index[i] < 0 || index[i] >= size)
+            return report(call, StatusCode::index_out_of_range, (batch ? call.first_row : 0) + i / per_row, index[i]);
+}
+
+/// A row-major tensor as (outer, size, inner) around a dimension.
+struct Around {
+    std::int64_t outer = 1, size = 1, inner = 1;
+
+    Around(const Shape& shape, int dim) {
+        for (int i = 0; i < shape.dims(); ++i) (i < dim ? outer : i == dim ? size : inner) *= shape[i];
+    }
+};
+
+// ---- one index for all lines ------------------------------------------------------------------------------------
+
+template <class Bits>
+std::unique_ptr<Kernel> make_index_select_of(const IndexSelect& operation, const KernelRequest& request) {
+    return make_kernel([from = Around(request.in[0].shape, operation.dim), count = request.in[1].numel(),
+                        per_row = operation.per_row, batch = operation.batch,
+                        threads = request.threads](const KernelArgs& call) {
+        const Bits* x = call.input<Bits>(0);
+        const auto* index = call.input<std::int64_t>(1);
+        Bits* y = call.output<Bits>(0);
+        check_indices(call, index, count, from.size, per_row, batch);
+        const std::int64_t rows = from.outer * count, inner = from.inner;
+        const std::int64_t grain = std::max<std::int64_t>(1, element_grain / std::max<std::int64_t>(1, inner));
+        for_parts(worthwhile_threads(threads, rows * inner), rows, grain, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t row = begin; row < end; ++row) {
+                const std::int64_t o = row / count, j = index[row - o * count];
+                Bits* const to = y + row * inner;
+                if (j < 0 || j >= from.size)
+                    std::fill_n(to, inner, Bits(0));
+                else
+                    std::copy_n(x + (o * from.size + j) * inner, inner, to);
+            }
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_index_select(const IndexSelect& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    return visit_size(request.out[0].dtype,
+                      [&](auto bits) { return make_index_select_of<decltype(bits)>(operation, request); });
+}
+
+std::unique_ptr<Kernel> make_index_select_backward(const IndexSelectBackward& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    return for_floating(operation, request.out[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([to = Around(request.out[0].shape, operation.dim), count = request.in[1].numel(),
+                            ignored = operation.ignored, threads = request.threads](const KernelArgs& call) {
+            const T* dy = call.input<T>(0);
+            const auto* index = call.input<std::int64_t>(1);
+            T* dx = call.output<T>(0);
+            const int workers = worthwhile_threads(threads, to.outer * (to.size + count) * to.inner);
+            // A part reads the whole index, and owns some results.
+            for_parts(workers, to.size, std::max<std::int64_t>(1, ceil_div(to.size, workers)),
+                      [&](std::int64_t begin, std::int64_t end) {
+                          for (std::int64_t o = 0; o < to.outer; ++o) {
+                              T* const sums = dx + o * to.size * to.inner;
+                              std::fill(sums + begin * to.inner, sums + end * to.inner, T(0));
+                              for (std::int64_t i = 0; i < count; ++i) {
+                                  const std::int64_t j = index[i];
+                                  if (j < begin || j >= end || j == ignored) continue;
+                                  const T* const from = dy + (o * count + i) * to.inner;
+                                  for (std::int64_t k = 0; k < to.inner; ++k) sums[j * to.inner + k] += from[k];
+                              }
+                          }
+                      });
+        });
+    });
+}
+
+// ---- an index for each line -------------------------------------------------------------------------------------
+
+/// Strides of row-major tensors of `shape`.
+Shape row_major(const Shape& shape) { return TensorMeta::contiguous(DType::u8, shape).strides; }
+
+/// `shape` with size 1 in a dimension.
+Shape lines_of(Shape shape, int dim) {
+    shape[dim] = 1;
+    return shape;
+}
+
+template <class Bits>
+std::unique_ptr<Kernel> make_gather_of(const Gather& operation, const KernelRequest& request) {
+    const TensorMeta &x = request.in[0], &index = request.in[1];
+    Shape x_strides = x.strides;
+    const std::int64_t along = x_strides[operation.dim], size = x.shape[operation.dim];
+    x_strides[operation.dim] = 0;
+    return make_kernel([walk = StridedWalk<3>(index.shape, {index.strides, x_strides, request.out[0].strides}), along,
+                        size, count = index.numel(), per_row = operation.per_row, batch = operation.batch,
+                        threads = request.threads](const KernelArgs& call) {
+        check_indices(call, call.input<std::int64_t>(1), count, size, per_row, batch);
+        for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+            const auto* j = call.input<std::int64_t>(1) + at[0];
+            const Bits* from = call.input<Bits>(0) + at[1];
+            Bits* to = call.output<Bits>(0) + at[2];
+            const auto [index_step, x_step, y_step] = walk.steps();
+            for (std::int64_t i = 0; i < n; ++i) {
+                const std::int64_t at_index = j[i * index_step];
+                const bool good = at_index >= 0 && at_index < size;
+                to[i * y_step] = good ? from[i * x_step + at_index * along] : Bits(0);
+            }
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_gather(const Gather& operation, KernelRequest& request) {
+    if (request.in[0].opaque != nullptr) request.want_contiguous(0);
+    request.want_contiguous(1);
+    require_contiguous_output(operation, request, 0);
+    return visit_size(request.out[0].dtype,
+                      [&](auto bits) { return make_gather_of<decltype(bits)>(operation, request); });
+}
+
+template <class T>
+std::unique_ptr<Kernel> make_scatter_sum_of(const ScatterSum& operation, const KernelRequest& request) {
+    const Shape &shape = request.in[1].shape, &to_shape = request.out[0].shape;
+    const int dim = operation.dim;
+    const Shape source_strides = row_major(request.in[0].shape), index_strides = row_major(shape),
+                strides = row_major(to_shape);
+    return make_kernel([walk = StridedWalk<3>(lines_of(shape, dim), {index_strides, source_strides, strides}),
+                        length = shape[dim], size = to_shape[dim], count = shape.numel(), outputs = to_shape.numel(),
+                        along = std::array{index_strides[dim], source_strides[dim], strides[dim]},
+                        per_row = operation.per_row, batch = operation.batch,
+                        threads = request.threads](const KernelArgs& call) {
+        const T* source = call.input<T>(0);
+        const auto* index = call.input<std::int64_t>(1);
+        T* y = call.output<T>(0);
+        check_indices(call, index, count, size, per_row, batch);
+        for_element_parts(threads, outputs,
+                          [&](std::int64_t begin, std::int64_t end) { std::fill(y + begin, y + end, T(0)); });
+        for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+            const auto [index_step, source_step, y_step] = walk.steps();
+            for (std::int64_t i = 0; i < length; ++i) {
+                const auto* j = index + at[0] + i * along[0];
+                const T* from = source + at[1] + i * along[1];
+                for (std::int64_t k = 0; k < n; ++k) {
+                    const std::int64_t to = j[k * index_step];
+                    if (to < 0 || to >= size) continue;
+                    T& sum = y[at[2] + k * y_step + to * along[2]];
+                    sum = static_cast<T>(sum + from[k * source_step]);
+                }
+            }
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_scatter_sum(const ScatterSum& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    return visit_dtype(request.out[0].dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
+        using T = decltype(zero);
+        if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> || std::is_same_v<T, bool>)
+            unsupported_dtype(operation, request.out[0].dtype);
+        else
+            return make_scatter_sum_of<T>(operation, request);
+    });
+}
+
+}  // namespace
+
+void add_indexing_kernels(KernelTable& table) {
+    table.add<IndexSelect, make_index_select>();
+    table.add_half_types<IndexSelect, make_index_select>();
+    table.add<IndexSelectBackward, make_index_select_backward>();
+    table.add<Gather, make_gather>();
+    table.add_half_types<Gather, make_gather>();
+    table.add<ScatterSum, make_scatter_sum>();
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,212 @@
+// Selection by indices and sums at indices in the op table.
+#include <fmt/format.h>
+
+#include <functional>
+#include <optional>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/tests/ops/op_table.h"
+
+namespace lockstep::test {
+
+namespace {
+
+std::ptrdiff_t position(const Sizes& shape, const Sizes& index) {
+    std::ptrdiff_t at = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) at = at * shape[d] + index[d];
+    return at;
+}
+
+/// `index` with another coordinate along `dim`.
+Sizes replaced(Sizes index, std::size_t dim, std::ptrdiff_t coordinate) {
+    index[dim] = coordinate;
+    return index;
+}
+
+struct EmbeddingOp final : Op {
+    EmbeddingOp(Sizes s, int rows, std::ptrdiff_t columns, std::optional<std::int64_t> pad)
+        : shape(std::move(s)), count(rows), features(columns), padding(pad) {}
+    Sizes shape;
+    int count;
+    std::ptrdiff_t features;
+    std::optional<std::int64_t> padding;
+
+    std::string name() const override {
+        return fmt::format("embedding of {} dimensions, {} of {}{}", shape.size(), count, features,
+                           padding ? fmt::format(", padding {}", *padding) : "");
+    }
+    std::string torch() const override {
+        return padding ? fmt::format("F.embedding(a, b, {})", *padding) : "F.embedding(a, b)";
+    }
+    std::vector<Input> inputs() const override { return {{shape, Values::classes, false, count}, {{count, features}}}; }
+    Tensor run(const std::vector<Tensor>& in) const override { return embedding(in[0], in[1], padding); }
+    Array reference(const std::vector<Array>& in) const override {
+        Sizes to = shape;
+        to.push_back(features);
+        Array y(to);
+        for (std::ptrdiff_t i = 0; i < in[0].size(); ++i)
+            for (std::ptrdiff_t k = 0; k < features; ++k)
+                y[i * features + k] = in[1][static_cast<std::ptrdiff_t>(in[0][i]) * features + k];
+        return y;
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        Array dweight(Sizes{count, features});
+        for (std::ptrdiff_t i = 0; i < in[0].size(); ++i) {
+            const auto row = static_cast<std::ptrdiff_t>(in[0][i]);
+            if (padding && row == (*padding < 0 ? *padding + count : *padding)) continue;
+            for (std::ptrdiff_t k = 0; k < features; ++k) dweight[row * features + k] += dy[i * features + k];
+        }
+        return {Array(), dweight};
+    }
+    bool hands_on_batch(std::size_t input) const override { return input == 0; }
+};
+
+struct IndexSelectOp final : Op {
+    IndexSelectOp(Sizes s, int d, int n) : shape(std::move(s)), dim(d), count(n) {}
+    Sizes shape;
+    int dim, count;
+
+    std::size_t along() const { return static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim); }
+    std::string name() const override {
+        return fmt::format("index_select of {} dimensions along {}, {} indices", shape.size(), dim, count);
+    }
+    std::string torch() const override { return fmt::format("torch.index_select(a, {}, b)", dim); }
+    std::vector<Input> inputs() const override {
+        return {{shape}, {{count}, Values::classes, false, static_cast<int>(shape[along()])}};
+    }
+    Tensor run(const std::vector<Tensor>& in) const override { return index_select(in[0], dim, in[1]); }
+    Array reference(const std::vector<Array>& in) const override {
+        Array y(replaced(shape, along(), count));
+        reference::for_each_index(y.shape, [&](const Sizes& at) {
+            const auto j = static_cast<std::ptrdiff_t>(in[1][at[along()]]);
+            y[position(y.shape, at)] = in[0][position(shape, replaced(at, along(), j))];
+        });
+        return y;
+    }
+    bool hands_on_batch(std::size_t input) const override { return (input == 0) == (along() != 0); }
+};
+
+/// gather and take_along_dim.
+struct GatherOp final : Op {
+    GatherOp(Sizes s, Sizes i, std::optional<int> d, bool broadcasts)
+        : shape(std::move(s)), of_index(std::move(i)), dim(d), take_along(broadcasts) {}
+    Sizes shape, of_index;
+    std::optional<int> dim;
+    bool take_along;
+
+    std::size_t along() const {
+        return dim ? static_cast<std::size_t>(*dim < 0 ? *dim + static_cast<int>(shape.size()) : *dim) : 0;
+    }
+    std::string name() const override {
+        return fmt::format("{} of {} dimensions{}, first size {} of {}", take_along ? "take_along_dim" : "gather",
+                           shape.size(), dim ? fmt::format(" along {}", *dim) : "", of_index[0], shape[0]);
+    }
+    std::string torch() const override {
+        if (!take_along) return fmt::format("torch.gather(a, {}, b)", *dim);
+        return dim ? fmt::format("torch.take_along_dim(a, b, {})", *dim) : "torch.take_along_dim(a, b)";
+    }
+    std::vector<Input> inputs() const override {
+        return {{shape}, {of_index, Values::classes, false, static_cast<int>(shape[along()])}};
+    }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        return take_along ? take_along_dim(in[0], in[1], dim) : gather(in[0], *dim, in[1]);
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        Sizes to = of_index;
+        for (std::size_t d = 0; take_along && d < to.size(); ++d)
+            if (d != along() && to[d] == 1) to[d] = shape[d];
+        Array y(to);
+        reference::for_each_index(to, [&](const Sizes& at) {
+            Sizes in_index = at, in_x = at;
+            for (std::size_t d = 0; d < at.size(); ++d) {
+                if (of_index[d] == 1) in_index[d] = 0;
+                if (take_along && shape[d] == 1) in_x[d] = 0;
+            }
+            in_x[along()] = static_cast<std::ptrdiff_t>(in[1][position(of_index, in_index)]);
+            y[position(to, at)] = in[0][position(shape, in_x)];
+        });
+        return y;
+    }
+    bool hands_on_batch(std::size_t input) const override {
+        if (input == 0) return along() != 0 && (shape[0] == of_index[0] || (take_along && of_index[0] == 1));
+        return along() == 0 || !take_along || of_index[0] > 1 || shape[0] == 1;
+    }
+};
+
+struct ScatterAddOp final : Op {
+    ScatterAddOp(Sizes x, Sizes i, Sizes s, int d)
+        : shape(std::move(x)), of_index(std::move(i)), of_source(std::move(s)), dim(d) {}
+    Sizes shape, of_index, of_source;
+    int dim;
+
+    std::size_t along() const { return static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim); }
+    std::string name() const override {
+        return fmt::format("scatter_add of {} dimensions along {}, {} indices in the first", shape.size(), dim,
+                           of_index[0]);
+    }
+    std::string torch() const override {  // PyTorch has the gradient only if index and source have equal sizes
+        return of_index == of_source ? fmt::format("torch.scatter_add(a, {}, b, c)", dim) : "";
+    }
+    std::vector<Input> inputs() const override {
+        return {{shape}, {of_index, Values::classes, false, static_cast<int>(shape[along()])}, {of_source}};
+    }
+    Tensor run(const std::vector<Tensor>& in) const override { return scatter_add(in[0], dim, in[1], in[2]); }
+    Array reference(const std::vector<Array>& in) const override {
+        Array y = in[0];
+        reference::for_each_index(of_index, [&](const Sizes& at) {
+            const auto j = static_cast<std::ptrdiff_t>(in[1][position(of_index, at)]);
+            y[position(shape, replaced(at, along(), j))] += in[2][position(of_source, at)];
+        });
+        return y;
+    }
+    bool hands_on_batch(std::size_t input) const override { return input == 0; }
+};
+
+}  // namespace
+
+void add_indexing(Table& table) {
+    const auto embed = [&table](const Sizes& shape, int rows, std::ptrdiff_t columns,
+                                std::optional<std::int64_t> padding = std::nullopt) {
+        table.push_back(std::make_unique<EmbeddingOp>(shape, rows, columns, padding));
+    };
+    embed({7}, 5, 4);
+    embed({3, 9}, 11, 8);
+    // Large enough that their gradients are not compared with finite differences, which know no padding.
+    embed({10, 3, 5}, 6, 5, 2);
+    embed({40, 13}, 7, 64, -1);
+    embed({300}, 3, 1);
+    const auto select = [&table](const Sizes& shape, int dim, int count) {
+        table.push_back(std::make_unique<IndexSelectOp>(shape, dim, count));
+    };
+    select({6}, 0, 9);
+    select({5, 8}, 0, 3);
+    select({5, 8}, 1, 11);
+    select({2, 16, 5, 3}, 1, 7);
+    select({3, 4, 33}, -1, 40);
+    select({4, 3, 32}, -2, 5);
+    const auto gathers = [&table](const Sizes& shape, const Sizes& index, std::optional<int> dim, bool take_along) {
+        table.push_back(std::make_unique<GatherOp>(shape, index, dim, take_along));
+    };
+    gathers({6}, {9}, 0, false);
+    gathers({5, 8}, {3, 8}, 0, false);
+    gathers({5, 8}, {5, 11}, 1, false);
+    gathers({5, 8}, {2, 3}, 1, false);
+    gathers({2, 16, 5, 3}, {2, 7, 5, 2}, 1, false);
+    gathers({3, 4, 33}, {3, 4, 1}, -1, false);
+    gathers({40, 70}, {40, 70}, 1, false);
+    gathers({5, 8}, {1, 3}, 1, true);
+    gathers({1, 8}, {4, 3}, -1, true);
+    gathers({3, 4, 5}, {3, 1, 2}, 2, true);
+    gathers({6}, {9}, std::nullopt, true);
+    const auto scatter = [&table](const Sizes& shape, const Sizes& index, const Sizes& source, int dim) {
+        table.push_back(std::make_unique<ScatterAddOp>(shape, index, source, dim));
+    };
+    scatter({6}, {9}, {9}, 0);
+    scatter({5, 8}, {3, 8}, {4, 8}, 0);
+    scatter({5, 8}, {5, 11}, {5, 11}, 1);
+    scatter({5, 8}, {2, 3}, {3, 4}, -1);
+    scatter({2, 16, 5, 3}, {2, 7, 5, 2}, {2, 7, 5, 3}, 1);
+    scatter({40, 3}, {40, 70}, {40, 70}, 1);
+}
+
+}  // namespace lockstep::test
