@@ -65,6 +65,21 @@ Tensor conv_transpose_weight(std::int64_t in, std::int64_t out, Pair kernel, con
     return uniform({in, out, kernel.h, kernel.w}, out * kernel.h * kernel.w);
 }
 
+Tensor embedding_weight(std::int64_t rows, std::int64_t features, const EmbeddingOptions& options) {
+    require_positive("Embedding", "num_embeddings", rows);
+    require_positive("Embedding", "embedding_dim", features);
+    const Tensor weight = Tensor::randn({rows, features});
+    if (const auto padding = options.padding_idx) {
+        if (*padding < -rows || *padding >= rows)
+            throw InvalidArgument(
+                fmt::format("Embedding: padding_idx must be within num_embeddings ({} of {}); expected {} "
+                            "to {}",
+                            *padding, rows, -rows, rows - 1));
+        weight.select(0, *padding < 0 ? *padding + rows : *padding).fill_(0);
+    }
+    return weight;
+}
+
 template <class T>
 Tensor value_or_none(const std::optional<T>& member) {
     return member ? member->tensor() : Tensor();
@@ -142,9 +157,22 @@ Tensor LayerNorm::forward(const Tensor& x) const {
     return layer_norm(x, normalized_shape, value_or_none(weight), value_or_none(bias), eps);
 }
 
+Embedding::Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options)
+    : weight(embedding_weight(num_embeddings, embedding_dim, options)), padding_idx(options.padding_idx) {}
+
 Dropout::Dropout(double probability) : p(require_probability("Dropout", probability)) {}
 
+Tensor Dropout::forward(const Tensor& x) const {
+    detail::require_listed("Dropout", training);
+    return dropout(x, p, training);
+}
+
 Dropout2d::Dropout2d(double probability) : p(require_probability("Dropout2d", probability)) {}
+
+Tensor Dropout2d::forward(const Tensor& x) const {
+    detail::require_listed("Dropout2d", training);
+    return dropout2d(x, p, training);
+}
 
 MaxPool2d::MaxPool2d(Pair window, std::optional<Pair> step, Pair pad)
     : kernel_size(window), stride(step.value_or(window)), padding(pad) {

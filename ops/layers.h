@@ -122,6 +122,25 @@ void convert_sync_batchnorm(Model& model) {
     detail::visit_module(detail::NoName(), model, convert);
 }
 
+struct EmbeddingOptions {
+    std::optional<std::int64_t> padding_idx =
+        std::nullopt;  ///< this row is 0 and is not trained; negative from the end
+};
+
+/// torch.nn.Embedding. weight (num_embeddings, embedding_dim) ~ N(0, 1).
+struct Embedding {
+    Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options = {});
+
+    Parameter weight;
+    std::optional<std::int64_t> padding_idx;
+    LOCKSTEP_MEMBERS(weight)
+
+    /// input (...) i64; out: (..., embedding_dim).
+    Tensor forward(const Tensor& input) const { return embedding(input, weight, padding_idx); }
+    Tensor operator()(const Tensor& input) const { return forward(input); }
+    void describe(Signature& signature) const { signature.add(padding_idx.has_value()).add(padding_idx.value_or(0)); }
+};
+
 struct LayerNormOptions {
     double eps = 1e-5;
     bool elementwise_affine = true;  ///< has a weight, and a bias if `bias` is set
@@ -157,7 +176,7 @@ struct Dropout : PlainLayer {
     double p;
     bool training = true;
 
-    Tensor forward(const Tensor& x) const { return dropout(x, p, training); }
+    Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const { signature.add(p); }
 };
@@ -169,7 +188,7 @@ struct Dropout2d : PlainLayer {
     double p;
     bool training = true;
 
-    Tensor forward(const Tensor& x) const { return dropout2d(x, p, training); }
+    Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const { signature.add(p); }
 };

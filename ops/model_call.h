@@ -24,8 +24,9 @@ using ModelFunction = std::function<ModelResult(const std::vector<Tensor>& input
 /// A call of a wrapper. The functions may refer to the caller's objects. They are called only during the call, and only
 /// if there is no program for the key, shapes and parameter flags.
 struct ModelCall {
-    Signature key;          ///< model modes, non-tensor arguments, loss
-    bool training = false;  ///< some module is in training mode
+    Signature key;           ///< model modes, non-tensor arguments, loss
+    bool identified = true;  ///< equal keys are equal calls; otherwise only a trace distinguishes them
+    bool training = false;   ///< some module is in training mode
     /// Creates an owner, stored with a new program, of objects that the key refers to by address. May be empty.
     std::function<std::shared_ptr<const void>()> keep = {};
     ModelFunction function = {};

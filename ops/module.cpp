@@ -169,6 +169,24 @@ std::string_view detail::next_member_name(std::string_view& names) {
 
 namespace lockstep::detail {
 
+namespace {
+thread_local const ListedModules* listed_modules = nullptr;
+}  // namespace
+
+void ListedModules::enter() { outer_ = std::exchange(listed_modules, this); }
+
+ListedModules::~ListedModules() { listed_modules = outer_; }
+
+void require_listed(const char* layer, const bool& training) {
+    if (!training || !listed_modules) return;
+    for (const bool* flag : listed_modules->flags_)
+        if (*flag || flag == &training) return;
+    throw InvalidArgument(
+        fmt::format("{}: the layer is in training mode, but no module that the model lists is; list it in "
+                    "LOCKSTEP_MEMBERS, so that train() and eval() set its mode",
+                    layer));
+}
+
 // Device and dtype of the tensors of a plain module.
 
 namespace {

@@ -245,6 +245,33 @@ bool has_members(Model& model, const std::vector<const void*>& expected) {
     return comparison.same && comparison.found == expected.size();
 }
 
+/// The training flags of the modules that a model lists. While it lives, `require_listed` on this thread uses it.
+class ListedModules {
+public:
+    template <class Model>
+    explicit ListedModules(Model& model) {
+        visit_module(NoName(), model, *this);
+        enter();
+    }
+    ListedModules(const ListedModules&) = delete;
+    ListedModules& operator=(const ListedModules&) = delete;
+    ~ListedModules();
+
+    // For visit_module.
+    void tensor(NoName, ModuleTensor&, bool) {}
+    void training_flag(NoName, bool& flag) { flags_.push_back(&flag); }
+
+private:
+    friend void require_listed(const char* layer, const bool& training);
+    void enter();
+    std::vector<const bool*> flags_;
+    const ListedModules* outer_ = nullptr;
+};
+/// Throws InvalidArgument if a layer that is called by the forward of a wrapped model, and that the model does not
+/// list, is in training mode while all listed modules are in evaluation mode: eval() has not reached it. `training`:
+/// the flag in the layer.
+void require_listed(const char* layer, const bool& training);
+
 /// Implementation of `to` for the tensors of a module.
 void move_tensors(const std::vector<NamedTensor>& tensors, Device device);
 void convert_tensors(const std::vector<NamedTensor>& tensors, DType dtype);

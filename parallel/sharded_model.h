@@ -109,8 +109,10 @@ public:
     /// frozen. To vary such a value, use a tensor, an argument, a by-value capture or a module's `void
     /// describe(Signature&) const`. Uses 1, 2, 3, 10, 100, ... of a cached program call `forward` again. If the result
     /// has changed, they throw InvalidArgument naming the operation and both values; with several processes this ends
-    /// the job. Throws InvalidArgument for a tensor that requires a gradient and is not a parameter of the model (for
-    /// example in a layer that LOCKSTEP_MEMBERS does not list), and if no parameter gets a gradient.
+    /// the job. With a loss that owns memory (a captured vector), every step calls `forward`, and a changed result gets
+    /// another program. Throws InvalidArgument for a tensor that requires a gradient and is not a parameter of the
+    /// model (for example in a layer that LOCKSTEP_MEMBERS does not list), for a layer that updates running statistics
+    /// or draws a dropout mask although the model does not list it, and if no parameter gets a gradient.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
@@ -125,7 +127,7 @@ public:
         const auto both = std::tie(input, target);
         ModelCall& call = call_of(both);
         call.key.add(std::string_view(typeid(LossFunction).name()));
-        structure::describe_bytes(loss, call.key);
+        call.identified = structure::describe_loss(loss, call.key);
         if constexpr (std::is_copy_constructible_v<LossFunction>)
             call.keep = [&loss] { return std::make_shared<const LossFunction>(loss); };
         call.function = [&](const std::vector<Tensor>& symbols) {
@@ -134,7 +136,7 @@ public:
             const auto traced_input = structure::replaced(input, take);
             const auto traced_target = structure::replaced(target, take);
             ModelResult result;
-            result.loss = loss(detail::call_forward(*model_, traced_input), traced_target).terms();
+            result.loss = loss(forward_of_model(traced_input), traced_target).terms();
             return result;
         };
         return live().step(optimizer, call, leaves_of(both), options);
@@ -230,6 +232,12 @@ private:
         return *engine_;
     }
 
+    template <class Input>
+    decltype(auto) forward_of_model(const Input& input) {
+        const detail::ListedModules listed(*model_);
+        return detail::call_forward(*model_, input);
+    }
+
     template <std::size_t... i>
     ModelCall forward_of_tensors(std::index_sequence<i...>) {
         ModelCall call = call_of(std::tuple{(static_cast<void>(i), Tensor())...});
@@ -241,8 +249,8 @@ private:
 
     template <class Inputs>
     ModelResult traced_forward(const Inputs& inputs) {
-        auto output = std::make_shared<std::remove_cvref_t<decltype(detail::call_forward(*model_, inputs))>>(
-            detail::call_forward(*model_, inputs));
+        auto output =
+            std::make_shared<std::remove_cvref_t<decltype(forward_of_model(inputs))>>(forward_of_model(inputs));
         ModelResult traced;
         structure::for_each_tensor(*output, [&](Tensor& tensor) { traced.outputs.push_back(tensor); });
         Signature signature;
@@ -262,6 +270,7 @@ private:
         call_.training = state.training;
         call_.key.add(std::string_view(typeid(Values).name()));
         structure::describe(values, call_.key);
+        call_.identified = true;
         call_.keep = nullptr;
         return call_;
     }

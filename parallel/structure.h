@@ -4,9 +4,12 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -179,8 +182,7 @@ void for_each_tensor(T& value, Visit&& visit) {
     }
 }
 
-/// Describes a value by its bytes. Equal bytes are the same value; different bytes cost at worst one more trace. For
-/// tensors that a loss captures, the bytes are addresses.
+/// Describes a value by its bytes. Equal bytes are the same value; different bytes cost at worst one more trace.
 template <class T>
 void describe_bytes(const T& value, Signature& signature) {
     if constexpr (Describes<T>) {
@@ -191,6 +193,43 @@ void describe_bytes(const T& value, Signature& signature) {
         signature.add(std::string_view(typeid(T).name()));
         if constexpr (!std::is_empty_v<T>)
             signature.add(std::string_view(reinterpret_cast<const char*>(std::addressof(value)), sizeof(T)));
+    }
+}
+
+/// A copy of an object in memory that was zero, so that padding is equal in all copies.
+template <class T>
+class ZeroedCopy {
+public:
+    explicit ZeroedCopy(const T& value) : memory_(std::calloc(1, sizeof(T)), std::free) {
+        if (!memory_) throw std::bad_alloc();
+        std::construct_at(static_cast<T*>(memory_.get()), value);
+    }
+    ZeroedCopy(const ZeroedCopy&) = delete;
+    ZeroedCopy& operator=(const ZeroedCopy&) = delete;
+    ~ZeroedCopy() { std::destroy_at(static_cast<T*>(memory_.get())); }
+    std::string_view bytes() const { return {static_cast<const char*>(memory_.get()), sizeof(T)}; }
+
+private:
+    std::unique_ptr<void, void (*)(void*)> memory_;
+};
+
+/// Describes a loss by its bytes. Returns whether these identify its value while a copy of it lives. They do not if the
+/// loss owns memory (a captured vector, a large std::function): then copies have different bytes, and another loss may
+/// get the same memory later.
+template <class T>
+bool describe_loss(const T& loss, Signature& signature) {
+    if constexpr (Describes<T> || std::is_function_v<T> || std::is_trivially_copyable_v<T>) {
+        describe_bytes(loss, signature);
+        return true;
+    } else {
+        signature.add(std::string_view(typeid(T).name()));
+        if constexpr (std::is_copy_constructible_v<T> && alignof(T) <= alignof(std::max_align_t)) {
+            const ZeroedCopy<T> first(loss), second(loss);
+            if (first.bytes() != second.bytes()) return false;
+            signature.add(first.bytes());
+            return true;
+        }
+        return false;
     }
 }
 

@@ -37,6 +37,7 @@ std::vector<std::shared_ptr<Storage>> constants_of(const EngineMemory& memory,
 
 void ProgramCache::describe(const ProgramRequest& request, Signature& key) const {
     key.add(std::string_view(request.call.key.bytes()))
+        .add(variant_)
         .add(request.call.training)
         .add(request.pass)
         .add(request.microbatch)
@@ -52,7 +53,7 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
 std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramRequest& request, std::int64_t rows) {
     Signature own;
     describe(request, own);
-    own.add(rows);
+    own.add(rows).add(generation_);
     if (const auto* kept = shard_programs_.find(own.bytes())) return *kept;
     ++traces_;
     auto traced = std::make_shared<ShardProgram>(
@@ -126,9 +127,9 @@ ProgramCache::Entry ProgramCache::make(const ProgramRequest& request, std::span<
     return fresh;
 }
 
-void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& request,
-                               std::span<const std::shared_ptr<const BatchProgram>> batches) const {
-    if (!checks.due()) return;
+bool ProgramCache::match(TraceChecks& checks, const ProgramRequest& request,
+                         std::span<const std::shared_ptr<const BatchProgram>> batches) const {
+    if (request.call.identified && !checks.due()) return true;
     std::vector<std::pair<const ShardProgram*, std::int64_t>> programs;  // each once, with its rows
     const auto add = [&programs](const ShardProgram* program, std::int64_t rows) {
         const std::pair entry(program, rows);
@@ -138,12 +139,16 @@ void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& reques
         add(batch->full.get(), batch->cut.rows_of(batch->cut.first_shard));
         add(batch->last.get(), batch->cut.rows_of(batch->cut.end - 1));
     }
+    const ParameterStore& store = *parts_.memory.store();
+    const auto traced_again = [&](std::int64_t rows) {
+        return trace_forward_again(request, rows, parts_.topology.arithmetic, store, stops_at_nan_);
+    };
+    if (!request.call.identified)
+        return std::all_of(programs.begin(), programs.end(), [&](const auto& program) {
+            return difference_of_traces(*program.first, traced_again(program.second), store).empty();
+        });
     try {
-        for (const auto& [program, rows] : programs)
-            require_same_trace(
-                *program,
-                trace_forward_again(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_),
-                *parts_.memory.store());
+        for (const auto& [program, rows] : programs) require_same_trace(*program, traced_again(rows), store);
     } catch (const std::exception& error) {
         if (parts_.ranks.job() && request.pass != Pass::inference) {
             in_flight_.drain();  // steps before this one are complete on all ranks
@@ -152,6 +157,7 @@ void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& reques
         throw;
     }
     checks.passed();
+    return true;
 }
 
 void ProgramCache::begin_key(const ProgramRequest& request, const BatchCut& first) {
@@ -172,25 +178,29 @@ void ProgramCache::add_to_key(const ReductionSpec& spec) {
 ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span<const BatchCut> cuts,
                                         const ReductionSpec& spec, const UsedParameters* used) {
     const AlgorithmScope scope(parts_.algorithms.get());
-    begin_key(request, cuts[0]);
-    if (used) key_.add(used->bytes());
-    add_to_key(spec);
-    Entry* entry = entries_.find(key_.bytes());
-    if (!entry) return entries_.add(key_.bytes(), make(request, cuts, spec, used));
-    if (entry->microbatches)
-        check_trace(entry->checks, request, entry->microbatches->parts());
-    else
-        check_trace(entry->checks, request, {&entry->program->shared_batch(), 1});
-    refresh_constants(*entry);
-    return *entry;
+    generation_ = request.call.identified ? 0 : ++generations_;
+    for (variant_ = 0;; ++variant_) {
+        begin_key(request, cuts[0]);
+        if (used) key_.add(used->bytes());
+        add_to_key(spec);
+        Entry* entry = entries_.find(key_.bytes());
+        if (!entry) return entries_.add(key_.bytes(), make(request, cuts, spec, used));
+        const bool matches = entry->microbatches ? match(entry->checks, request, entry->microbatches->parts())
+                                                 : match(entry->checks, request, {&entry->program->shared_batch(), 1});
+        if (!matches) continue;
+        refresh_constants(*entry);
+        return *entry;
+    }
 }
 
 const TracedBatch& ProgramCache::traced(const ProgramRequest& request, const BatchCut& cut) {
     const AlgorithmScope scope(parts_.algorithms.get());
-    begin_key(request, cut);
-    if (TracedBatch* found = traced_.find(key_.bytes())) {
-        check_trace(found->checks, request, {&found->batch, 1});
-        return *found;
+    generation_ = request.call.identified ? 0 : ++generations_;
+    for (variant_ = 0;; ++variant_) {
+        begin_key(request, cut);
+        TracedBatch* found = traced_.find(key_.bytes());
+        if (!found) break;
+        if (match(found->checks, request, {&found->batch, 1})) return *found;
     }
     auto batch = batch_program(request, cut);
     traced_.make_room(parts_.program_cache_size, [](const auto&) { return true; });

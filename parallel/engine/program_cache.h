@@ -73,10 +73,10 @@ private:
     /// Adds all parts of the key except rows and reduction.
     void describe(const ProgramRequest& request, Signature& key) const;
     std::shared_ptr<const ShardProgram> shard_program(const ProgramRequest& request, std::int64_t rows);
-    /// If a check is due: throws InvalidArgument if host values that forward or loss read have changed. If one process
-    /// refuses a call, all do.
-    void check_trace(TraceChecks& checks, const ProgramRequest& request,
-                     std::span<const std::shared_ptr<const BatchProgram>> batches) const;
+    /// Whether these are the programs of a request with their key. If a check is due: throws InvalidArgument if host
+    /// values that forward or loss read have changed. If one process refuses a call, all do.
+    bool match(TraceChecks& checks, const ProgramRequest& request,
+               std::span<const std::shared_ptr<const BatchProgram>> batches) const;
     /// Before a program is added: drops programs of destroyed optimizers and, if the cache is full, the least recently
     /// used ones, and frees the activations of all except those used last. Waits for the steps in flight if there is
     /// something to drop or free.
@@ -90,6 +90,9 @@ private:
     RecentlyUsed<TracedBatch> traced_;
     RecentlyUsed<Entry> entries_;
     Signature key_;  // key of the last call; its memory is reused
+    // Of calls that their keys do not identify: the number of the program among those with equal keys, and a number for
+    // everything that is traced at once. Otherwise 0.
+    std::uint64_t variant_ = 0, generation_ = 0, generations_ = 0;
     std::uint64_t traces_ = 0;
 };
 

@@ -112,37 +112,41 @@ std::uint64_t TraceChecks::next_after(std::uint64_t uses) {
     return next;
 }
 
-void require_same_trace(const ShardProgram& kept, const ForwardTrace& now, const ParameterStore& store) {
+std::string difference_of_traces(const ShardProgram& kept, const ForwardTrace& now, const ParameterStore& store) {
     const ForwardTrace& before = *kept.forward;
-    const auto fail = [&](const std::string& what) {
-        throw InvalidArgument(
-            fmt::format("forward or loss changed for shards of input shape {}: {}; numbers and flags that they read "
-                        "are frozen when they are traced: use a tensor, an argument or a by-value capture of the loss",
-                        kept.inputs.empty() ? std::string("()") : kept.inputs.front().meta.shape.str(), what));
-    };
     const std::size_t common = std::min(before.records.size(), now.records.size());
     for (std::size_t i = 0; i < common; ++i) {
         const Record &was = before.records[i], &is = now.records[i];
         if (was.operation->name() != is.operation->name())
-            fail(fmt::format("record {} was {} and is {}", i, described(was), described(is)));
+            return fmt::format("record {} was {} and is {}", i, described(was), described(is));
         if (!same_attributes(was, is))
-            fail(fmt::format("record {}, {}, had the attributes {} and has {}", i, called(is),
-                             was.operation->attributes(), is.operation->attributes()));
+            return fmt::format("record {}, {}, had the attributes {} and has {}", i, called(is),
+                               was.operation->attributes(), is.operation->attributes());
         if (was.ordinal != is.ordinal)
-            fail(fmt::format("record {}, {}, drew random numbers as call {} and now as call {}", i, called(is),
-                             was.ordinal, is.ordinal));
+            return fmt::format("record {}, {}, drew random numbers as call {} and now as call {}", i, called(is),
+                               was.ordinal, is.ordinal);
         for (std::size_t k = 0; k < std::min(was.in.size(), is.in.size()); ++k)
             if (!same_operand(was.in[k], is.in[k]))
-                fail(fmt::format("record {}, {}, reads {}", i, called(is), difference(was.in[k], is.in[k], store)));
+                return fmt::format("record {}, {}, reads {}", i, called(is), difference(was.in[k], is.in[k], store));
         if (was.in.size() != is.in.size() || !same_operands(was.out, is.out))
-            fail(fmt::format("record {} was {} and is {}, or writes other tensors", i, described(was), described(is)));
+            return fmt::format("record {} was {} and is {}, or writes other tensors", i, described(was), described(is));
     }
     if (before.records.size() != now.records.size())
-        fail(fmt::format("it had {} records and has {}", before.records.size(), now.records.size()));
+        return fmt::format("it had {} records and has {}", before.records.size(), now.records.size());
     if (before.structure != now.structure || !same_operands(before.outputs, now.outputs))
-        fail("it returns a different result");
+        return "it returns a different result";
     if (before.graph != now.graph)
-        fail("gradients are propagated differently, because of detach(), NoGrad or requires_grad_()");
+        return "gradients are propagated differently, because of detach(), NoGrad or requires_grad_()";
+    return {};
+}
+
+void require_same_trace(const ShardProgram& kept, const ForwardTrace& now, const ParameterStore& store) {
+    const std::string difference = difference_of_traces(kept, now, store);
+    if (difference.empty()) return;
+    throw InvalidArgument(
+        fmt::format("forward or loss changed for shards of input shape {}: {}; numbers and flags that they read "
+                    "are frozen when they are traced: use a tensor, an argument or a by-value capture of the loss",
+                    kept.inputs.empty() ? std::string("()") : kept.inputs.front().meta.shape.str(), difference));
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "lockstep/parallel/program/shard_program.h"
 
@@ -21,6 +22,8 @@ private:
     std::uint64_t uses_ = 0, next_ = 1;
 };
 
+/// The first difference between the trace of `kept` and `now`; empty if they have the same records.
+std::string difference_of_traces(const ShardProgram& kept, const ForwardTrace& now, const ParameterStore& store);
 /// Throws InvalidArgument, naming the first difference, unless `now` has the same records as the trace of `kept`.
 void require_same_trace(const ShardProgram& kept, const ForwardTrace& now, const ParameterStore& store);
 

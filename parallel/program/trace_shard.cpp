@@ -19,6 +19,7 @@
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/record.h"
@@ -263,20 +264,50 @@ std::string graph_of(const std::vector<Tensor>& roots) {
     return graph.bytes();
 }
 
-/// The storages outside the trace that `commits` write, once for each write.
-std::vector<std::shared_ptr<Storage>> written_by(const std::vector<Record>& commits) {
-    std::vector<std::shared_ptr<Storage>> written;
+/// Throws InvalidArgument if `commits` write tensors that are not buffers of the model: copies of them would be
+/// written, one on each device, which are never read or saved.
+void require_own_buffers(const std::vector<Record>& commits, const ParameterStore& store) {
+    std::set<const Storage*> own;
+    for (const ArenaLayout& arena : store.buffers())
+        for (const ArenaSegment& segment : arena.segments) own.insert(store.tensor(segment).impl()->storage.get());
     for (const Record& commit : commits)
         for (const Operand& out : commit.out)
-            if (out.storage) written.push_back(out.storage);
-    return written;
+            if (out.storage && !own.contains(out.storage.get()))
+                throw InvalidArgument(fmt::format(
+                    "{}: a tensor of shape {} is updated and is not a buffer of the model; list its layer in "
+                    "LOCKSTEP_MEMBERS, or put the layer in evaluation mode",
+                    call_and_operation(commit.call, commit.operation->name()), out.meta.shape.str()));
 }
 
-/// Reverts the write that was counted during tracing: programs write when they run.
-void forget_write(Storage& storage) {
-    --storage.writes;
-    if (storage.group) --storage.group->writes;
-}
+/// The writes of a trace's commits, which were counted during tracing. The destructor reverts the counts: programs
+/// write when they run.
+class CountedWrites {
+public:
+    explicit CountedWrites(Trace& trace) : trace_(trace) {}
+    CountedWrites(const CountedWrites&) = delete;
+    CountedWrites& operator=(const CountedWrites&) = delete;
+    ~CountedWrites() {
+        for (const auto& storage : storages()) {
+            --storage->writes;
+            if (storage->group) --storage->group->writes;
+        }
+    }
+    /// The storages outside the trace that are written, once for each write. The first call must precede changes of the
+    /// commits.
+    const std::vector<std::shared_ptr<Storage>>& storages() {
+        if (!storages_) {
+            storages_.emplace();
+            for (const Record& commit : trace_.commits())
+                for (const Operand& out : commit.out)
+                    if (out.storage) storages_->push_back(out.storage);
+        }
+        return *storages_;
+    }
+
+private:
+    Trace& trace_;
+    std::optional<std::vector<std::shared_ptr<Storage>>> storages_;
+};
 
 }  // namespace
 
@@ -368,8 +399,10 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     Trace& trace = *program.trace;
     const TraceScope scope(trace);
     const Autocast precision(Autocast::dtype_or(settings.autocast));
+    CountedWrites writes(trace);
     const ForwardHalf half = trace_forward(program, request, rows, store, stops_at_nan);
-    const std::vector<std::shared_ptr<Storage>> written = written_by(trace.commits());
+    require_own_buffers(trace.commits(), store);
+    const std::vector<std::shared_ptr<Storage>>& written = writes.storages();
     defer_to_commits(trace.records(), trace.commits());
     program.commit_begin = trace.records().size();
     if (request.pass != Pass::inference)
@@ -392,7 +425,6 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     program.note_outside();
     program.note_read_back(store);
     if (request.pass != Pass::inference) program.written = written;
-    for (const auto& storage : written) forget_write(*storage);
     return program;
 }
 
@@ -403,8 +435,8 @@ ForwardTrace trace_forward_again(const ProgramRequest& request, std::int64_t row
     const TraceScope scope(*program.trace);
     const Autocast precision(Autocast::dtype_or(settings.autocast));
     const HostRandomScope random;
+    const CountedWrites writes(*program.trace);
     (void)trace_forward(program, request, rows, store, stops_at_nan);
-    for (const auto& storage : written_by(program.trace->commits())) forget_write(*storage);
     return *program.forward;
 }
 

@@ -8,10 +8,12 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/ops/op_table.h"
 
 using namespace lockstep;
 using test::Array;
+using test::message_of;
 using test::to_array;
 
 namespace {
@@ -73,6 +75,32 @@ TEST_CASE("the seed determines the initial values, drawn in order from the weigh
     CHECK(a.weight->to_vector<float>() == drawn);
     const Linear c{5, 7};
     CHECK(a.weight->to_vector<float>() != c.weight->to_vector<float>());
+}
+
+TEST_CASE("Embedding: rows ~ N(0, 1), a padding row of 0 without a gradient, checked arguments") {
+    manual_seed(7);
+    const Tensor drawn = Tensor::randn({5, 3});
+    manual_seed(7);
+    const Embedding table(5, 3);
+    CHECK(table.weight->to_vector<float>() == drawn.to_vector<float>());
+    CHECK_FALSE(table.padding_idx.has_value());
+    const Tensor input = Tensor::from(std::vector<std::int64_t>{1, 4, 4, 0}, {2, 2});
+    CHECK(table(input).shape() == Shape{2, 2, 3});
+
+    for (const std::int64_t padding : {4, -1}) {
+        Embedding padded(5, 3, {.padding_idx = padding});
+        CHECK(padded.weight->select(0, 4).to_vector<float>() == std::vector<float>(3, 0));
+        padded(input).backward(Tensor::full({2, 2, 3}, 1));
+        CHECK(padded.weight->grad().to_vector<float>() ==
+              std::vector<float>{1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+    }
+    CHECK_THROWS_AS(Embedding(0, 3), InvalidArgument);
+    CHECK_THROWS_AS(Embedding(5, 0), InvalidArgument);
+    CHECK(message_of<InvalidArgument>([] { Embedding(5, 3, {.padding_idx = 5}); }) ==
+          "Embedding: padding_idx must be within num_embeddings (5 of 5); expected -5 to 4");
+    CHECK(message_of<InvalidArgument>([&] {
+              embedding(input, Tensor::zeros({5, 3}), -6);
+          }) == "embedding: padding_idx must be within num_embeddings (-6 of 5); expected -5 to 4");
 }
 
 TEST_CASE("layer norm has PyTorch's parameters and accepts an empty batch") {

@@ -1,8 +1,12 @@
 // Errors that tracing would freeze or lose silently: options of layers, numbers that forward and the loss read, and
 // layers that the model does not list.
+#include <array>
 #include <functional>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
@@ -85,6 +89,80 @@ TEST_CASE("a captured value that changes is another loss") {
     const double half = run.model.step(run.sgd, run.x, run.y, with(0.5)).item();
     CHECK(half == all * 0.5);
     CHECK(one != all);
+    CHECK(run.model.engine().traces() == 2);
+}
+
+TEST_CASE("a loss whose captures own memory is another loss when their contents change") {
+    const auto check = [](const auto& with) {
+        Run run(Plain{}, 3);
+        run.sgd.set_lr(0);
+        const double one = run.model.step(run.sgd, run.x, run.y, with(1.0)).item();
+        CHECK(one > 0);
+        // The memory of one closure is free for the next one.
+        for (int i = 0; i < 30; ++i) {
+            const double beta = i % 5 == 4 ? 4 : i % 2 == 0 ? 2 : 1;
+            CHECK(run.model.step(run.sgd, run.x, run.y, with(beta)).item() == one * beta);
+        }
+        CHECK(run.model.engine().traces() == 6);  // for shards of 3 and of 2 rows
+    };
+    const auto weighted = [](const ls::Tensor& output, const ls::Tensor& target, double beta) {
+        return beta * ls::mse_loss(output, target);
+    };
+    check([&](double beta) {
+        return [weighted, list = std::vector<double>{0, beta}](const ls::Tensor& output, const ls::Tensor& target) {
+            return weighted(output, target, list[1]);
+        };
+    });
+    check([&](double beta) {
+        return [weighted, text = std::string(100, ' ') + std::to_string(beta)](
+                   const ls::Tensor& a, const ls::Tensor& b) { return weighted(a, b, std::stod(text)); };
+    });
+    check([&](double beta) {
+        return std::function<ls::Loss(const ls::Tensor&, const ls::Tensor&)>(
+            [=, unused = std::array<double, 4>{}](const ls::Tensor& a, const ls::Tensor& b) {
+                return weighted(a, b, beta + unused[0]);
+            });
+    });
+    check([&](double beta) {
+        return [weighted, p = std::make_unique<double>(beta)](const ls::Tensor& a, const ls::Tensor& b) {
+            return weighted(a, b, *p);
+        };
+    });
+    check([&](double beta) {
+        return [weighted, map = std::map<int, double>{{3, beta}}](const ls::Tensor& a, const ls::Tensor& b) {
+            return weighted(a, b, map.at(3));
+        };
+    });
+}
+
+TEST_CASE("microbatches of a loss whose captures own memory") {
+    Run run(Plain{}, 3);
+    run.sgd.set_lr(0);
+    const auto step = [&](double beta, int parts) {
+        return run.model
+            .step(run.sgd, run.x, run.y,
+                  [list = std::vector<double>{beta}](const ls::Tensor& a, const ls::Tensor& b) {
+                      return list[0] * ls::mse_loss(a, b);
+                  },
+                  {.accumulation_steps = parts})
+            .item();
+    };
+    const double whole = step(1, 1), parts = step(1, 2);
+    for (int i = 0; i < 10; ++i) {
+        CHECK(step(i % 2 == 0 ? 2 : 1, 1) == (i % 2 == 0 ? 2 * whole : whole));
+        CHECK(step(i % 2 == 0 ? 1 : 2, 2) == (i % 2 == 0 ? parts : 2 * parts));
+    }
+}
+
+TEST_CASE("captured tensors and small functions identify a loss") {
+    Run run(Plain{}, 1);
+    const ls::Tensor weight = ls::Tensor::full({4}, 2);
+    const std::function<ls::Loss(const ls::Tensor&, const ls::Tensor&)> small = ls::mse_loss;
+    for (int i = 0; i < 5; ++i) {
+        run.step(
+            [weight](const ls::Tensor& a, const ls::Tensor& b) { return ls::mean_loss(ls::square(a - b) * weight); });
+        run.step(small);
+    }
     CHECK(run.model.engine().traces() == 2);
 }
 
@@ -330,6 +408,104 @@ TEST_CASE("a layer that the model does not list is rejected by step and forward"
     check(Lacking{}, "linear", "(4, 4)");
     check(Nested{}, "conv2d", "(4, 1, 1, 4)");
     check(WithGlobal{}, "linear", "(4, 4)");
+}
+
+namespace {
+
+struct UnlistedNorm {
+    ls::Linear a{4, 4};
+    ls::BatchNorm2d norm{4, {.affine = false}};
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return norm(a(x).reshape({-1, 4, 1, 1})).flatten(1); }
+};
+template <class Drop>
+struct UnlistedDropout {
+    ls::Linear a{4, 4};
+    Drop drop{0.5};
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return drop(a(x)); }
+};
+struct HalfListed {
+    ls::Linear a{4, 4};
+    ls::Dropout listed{0.5}, drop{0.5};
+    LOCKSTEP_MEMBERS(a, listed)
+    ls::Tensor forward(const ls::Tensor& x) { return drop(listed(a(x))); }
+};
+struct Copying {
+    ls::Linear a{4, 4};
+    std::vector<ls::Dropout> drops{ls::Dropout(0.5), ls::Dropout(0.5)};
+    LOCKSTEP_MEMBERS(a, drops)
+    ls::Tensor forward(const ls::Tensor& x) {
+        ls::Tensor y = a(x);
+        for (const auto drop : drops) y = drop(y);  // NOLINT(performance-for-range-copy)
+        return y;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("running statistics of a layer that the model does not list are rejected, in every mode") {
+    Run run(UnlistedNorm{}, 2);
+    const std::string said = "batch_norm_update_running: a tensor of shape (4,)";
+    const std::string advised =
+        " is updated and is not a buffer of the model; list its layer in LOCKSTEP_MEMBERS, or put the layer in "
+        "evaluation "
+        "mode";
+    const auto check = [&](const std::function<void()>& call) {
+        const std::string text = message_of<ls::InvalidArgument>(call);
+        INFO(text);
+        CHECK(has(text, said));
+        CHECK(has(text, advised));
+    };
+    for (const bool training : {true, false}) {
+        run.model.train(training);
+        check([&] { run.step(); });
+        check([&] { (void)run.model(run.x); });
+        check([&] {
+            const ls::NoGrad no_grad;
+            (void)run.model(run.x);
+        });
+    }
+    CHECK(run.model.engine().steps_done() == 0);
+    CHECK(run.model->norm.running_mean->tensor().to_vector<float>() == std::vector<float>(4, 0));
+    ls::set_training(run.model->norm, false);
+    run.step();
+    CHECK(run.model.engine().steps_done() == 1);
+}
+
+TEST_CASE("a dropout layer that eval() does not reach is rejected") {
+    const std::string advised =
+        ": the layer is in training mode, but no module that the model lists is; list it in LOCKSTEP_MEMBERS, so that "
+        "train() and eval() set its mode";
+    const auto rejected = [&](auto& run, const std::string& layer) {
+        CHECK(message_of<ls::InvalidArgument>([&] { (void)run.model(run.x); }) == layer + advised);
+        CHECK(message_of<ls::InvalidArgument>([&] {
+                  const ls::NoGrad no_grad;
+                  (void)run.model(run.x);
+              }) == layer + advised);
+    };
+    Run one(UnlistedDropout<ls::Dropout>{}, 2);
+    rejected(one, "Dropout");
+    CHECK(message_of<ls::InvalidArgument>([&] { one.step(); }) == "Dropout" + advised);
+    Run maps(UnlistedDropout<ls::Dropout2d>{}, 2);
+    rejected(maps, "Dropout2d");
+
+    Run half(HalfListed{}, 2);
+    half.step();
+    half.model.eval();
+    rejected(half, "Dropout");
+    half.model->listed.training = true;  // Monte Carlo dropout
+    (void)half.model(half.x);
+
+    Run copying(Copying{}, 2);
+    copying.step();
+    copying.model.eval();
+    copying.step();
+    // A teacher decides on its own mode.
+    ls::Dropout teacher{0.5};
+    Run student(Plain{}, 2);
+    student.step([&](const ls::Tensor& a, const ls::Tensor& b) { return ls::mse_loss(teacher(a), b); });
+    CHECK(student.model.engine().steps_done() == 1);
 }
 
 TEST_CASE("a loss may capture members of the model, but no other tensor that requires a gradient") {
