@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
@@ -87,7 +88,7 @@ public:
 private:
     const std::shared_ptr<internal::LogWriter>& writer() const;
     std::shared_ptr<internal::LogWriter> writer_;  // null: nothing is written
-    bool moved_from_ = false;
+    detail::MoveMark mark_;
 };
 
 }  // namespace lockstep

@@ -170,6 +170,7 @@ WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, std::i
         for (double& until : cumulative_) until /= sum;
     cumulative_.back() = 1;
 }
+    mark_.require("WeightedRandomSampler");
 
 std::vector<std::int64_t> WeightedRandomSampler::indices(std::uint64_t epoch) const {
     TorchGenerator random(options_.seed + epoch);

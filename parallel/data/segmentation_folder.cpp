@@ -13,6 +13,7 @@
 #include "lockstep/parallel/data/internal/image_pairs.h"
 #include "lockstep/parallel/data/internal/mask_kinds.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
@@ -306,37 +307,41 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
     content_ = std::move(content);
 }
 
-std::int64_t SegmentationFolder::size() const { return std::ssize(content_->pairs); }
+const SegmentationFolder::Content& SegmentationFolder::content() const {
+    return detail::content_of(content_, "SegmentationFolder");
+}
 
-std::array<RowField, 2> SegmentationFolder::fields() const { return content_->fields; }
+std::int64_t SegmentationFolder::size() const { return std::ssize(content().pairs); }
+
+std::array<RowField, 2> SegmentationFolder::fields() const { return content().fields; }
 
 void SegmentationFolder::read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const {
     auto* image = reinterpret_cast<float*>(to[0]);
     auto* mask = reinterpret_cast<std::int64_t*>(to[1]);
     for (const std::int64_t row : rows) {
-        content_->read(row, image, mask);
-        image += content_->fields[0].shape.numel();
-        mask += content_->fields[1].shape.numel();
+        content().read(row, image, mask);
+        image += content().fields[0].shape.numel();
+        mask += content().fields[1].shape.numel();
     }
 }
 
 std::tuple<Tensor, Tensor> SegmentationFolder::get(std::int64_t row) const {
-    const auto& [image_field, mask_field] = content_->fields;
+    const auto& [image_field, mask_field] = content().fields;
     std::vector<float> image(static_cast<std::size_t>(image_field.shape.numel()));
     std::vector<std::int64_t> mask(static_cast<std::size_t>(mask_field.shape.numel()));
-    content_->read(row, image.data(), mask.data());
+    content().read(row, image.data(), mask.data());
     return {Tensor::from(image, image_field.shape), Tensor::from(mask, mask_field.shape)};
 }
 
-int SegmentationFolder::channels() const { return static_cast<int>(content_->fields[0].shape[0]); }
-int SegmentationFolder::classes() const { return content_->class_count; }
-const std::vector<MaskValue>& SegmentationFolder::mask_values() const { return content_->mask_values; }
+int SegmentationFolder::channels() const { return static_cast<int>(content().fields[0].shape[0]); }
+int SegmentationFolder::classes() const { return content().class_count; }
+const std::vector<MaskValue>& SegmentationFolder::mask_values() const { return content().mask_values; }
 const std::map<std::uint8_t, std::array<std::uint8_t, 3>>& SegmentationFolder::mask_palette() const {
-    return content_->mask_palette;
+    return content().mask_palette;
 }
 const std::filesystem::path& SegmentationFolder::image_file(std::int64_t row) const {
-    return content_->pair(row).image;
+    return content().pair(row).image;
 }
-const std::filesystem::path& SegmentationFolder::mask_file(std::int64_t row) const { return content_->pair(row).mask; }
+const std::filesystem::path& SegmentationFolder::mask_file(std::int64_t row) const { return content().pair(row).mask; }
 
 }  // namespace lockstep

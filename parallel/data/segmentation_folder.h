@@ -70,6 +70,7 @@ public:
     const std::filesystem::path& mask_file(std::int64_t row) const;
 
 private:
+    const Content& content() const;
     struct Content;
     std::shared_ptr<const Content> content_;  // copies share it
 };
