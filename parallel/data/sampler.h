@@ -27,8 +27,8 @@ struct DistributedSamplerOptions {
 /// torch.utils.data.DistributedSampler: the same indices for the same seed, epoch, length, replicas and `drop_last`.
 class DistributedSampler {
 public:
-    /// Throws InvalidArgument for a negative length, no replicas, a rank outside [0, replicas - 1], and `drop_last`
-    /// without `pad`. With a length of 0 every rank has 0 rows.
+    /// Throws InvalidArgument for a length outside 0 to 2^62, no replicas, a rank outside [0, replicas - 1], and
+    /// `drop_last` without `pad`. With a length of 0 every rank has 0 rows.
     DistributedSampler(std::int64_t length, int replicas, int rank, const DistributedSamplerOptions& options = {});
 
     /// The order depends on seed + epoch. Call it before every epoch.
@@ -139,7 +139,8 @@ private:
 
 // Samplers of torch.utils.data, for LoaderOptions::sampler. Epoch e of a random sampler equals PyTorch's with
 // generator=torch.Generator().manual_seed(seed + e), as DistributedSampler counts epochs. This seed is independent of
-// LoaderOptions::seed, which augmentation uses.
+// LoaderOptions::seed, which augmentation uses. `indices` of all samplers throws InvalidArgument for more rows than this
+// machine's memory can hold.
 
 /// All rows in order: torch.utils.data.SequentialSampler.
 class SequentialSampler {
@@ -196,8 +197,8 @@ private:
     std::vector<double> cumulative_;  ///< with replacement: sums up to and including row i, normalized to 1
     std::int64_t samples_;
     WeightedRandomSamplerOptions options_;
-};
     detail::MoveMark mark_;
+};
 
 /// Batches of another sampler's rows: torch.utils.data.BatchSampler. Like any BatchingSampler, it replaces a Loader's
 /// `batch_size` and `drop_last`. The batches of a BatchingSampler may differ in size.
