@@ -86,17 +86,11 @@ void require_mask_channels(const std::filesystem::path& path, ImageMode mode, in
                                     name_of(mode), counted(found, "number"), those_of, channels));
 }
 
-/// Warns of images with 16 bits that use less than a tenth of their range: 8 bits hold only a few of their levels.
 void warn_of_images(const std::vector<ImagePair>& pairs, const std::vector<std::uint16_t>& peaks,
                     const std::vector<int>& orientations) {
-    constexpr int whole_range = 65535, tenth = whole_range / 10;
-    const auto peak = std::max_element(peaks.begin(), peaks.end());
-    if (*peak > 0 && *peak < tenth)
-        warn(
-            fmt::format("{}: images have 16 bits per channel and no value above {}; 8 bits hold only {} levels of "
-                        "them: scale the values to the range of 0 to 65535",
-                        pairs[static_cast<std::size_t>(peak - peaks.begin())].image.parent_path().string(), *peak,
-                        *peak / 256 + 1));
+    std::vector<std::filesystem::path> images;
+    for (const ImagePair& pair : pairs) images.push_back(pair.image);
+    warn_of_unused_range(images, peaks);
     const auto turned = std::find_if(orientations.begin(), orientations.end(), [](int value) { return value != 1; });
     if (turned == orientations.end()) return;
     const auto count = std::count_if(turned, orientations.end(), [](int value) { return value != 1; });
