@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/bench/json_file.h"
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/mnist_nets.h"
 #include "lockstep/samples/apps/program/strategy.h"
@@ -150,9 +151,7 @@ void measure(const program::Options& options, const Lengths& lengths, const std:
             text["slowest"].push_back({{"rank", step.slowest_rank}, {"waited", step.waited_for_slowest}});
         text["timeline"] = json_of(log.at(typical_step(options, splits)));
         for (const auto& [name, version] : ls::library_versions()) text["versions"][name] = version;
-        std::ofstream file(out / fmt::format("rank-{}.json", text["rank"].get<int>()));
-        file << text.dump() << '\n';
-        if (!file.flush()) throw ls::DataError(out.string() + ": writing the figures failed; expected free space");
+        ls::write_json(out / fmt::format("rank-{}.json", text["rank"].get<int>()), text);
     });
 }
 

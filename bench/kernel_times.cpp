@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "lockstep/bench/json_file.h"
 #include "lockstep/bench/kernel_cases.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/memory.h"
@@ -103,8 +103,7 @@ int main(int argc, char** argv) {
             return 0;
         }
         const nlohmann::json figures = measure(only, scale, samples, repetitions);
-        if (!json.empty() && !(std::ofstream(json) << figures.dump(1) << '\n'))
-            throw std::runtime_error("cannot write " + json);
+        if (!json.empty()) lockstep::write_json(json, figures);
         return 0;
     } catch (const std::exception& error) {
         std::fprintf(stderr, "kernel-times: %s\n", error.what());

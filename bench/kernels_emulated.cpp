@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "lockstep/bench/emulated.h"
+#include "lockstep/bench/json_file.h"
 #include "lockstep/bench/kernel_cases.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/cuda_standin/standin.h"
@@ -147,14 +147,11 @@ void count_kernels(const CountOptions& options) {
     // Interpreting a part of the blocks leaves NaN, which the interpreter accepts.
     for (const standin::Mistake& each : standin::mistakes()) throw std::runtime_error(each.message);
     if (options.json.empty()) return;
-    std::ofstream file(options.json);
-    file << nlohmann::json{{"assumptions",
-                            {{"issue_per_second", issue_per_second}, {"bytes_per_second", bytes_per_second}}},
-                           {"interpreted_blocks", options.most_blocks},
-                           {"operations", std::move(all)}}
-                .dump(1)
-         << '\n';
-    if (!file.flush()) throw std::runtime_error(fmt::format("cannot write {}", options.json));
+    lockstep::write_json(
+        options.json, nlohmann::json{{"assumptions",
+                                      {{"issue_per_second", issue_per_second}, {"bytes_per_second", bytes_per_second}}},
+                                     {"interpreted_blocks", options.most_blocks},
+                                     {"operations", std::move(all)}});
 }
 
 }  // namespace emulated

@@ -1,7 +1,6 @@
 // Launches of a training step on a GPU, by kernel: counted by the CUDA stand-in, which executes none of them.
 #include <fmt/format.h>
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/bench/emulated.h"
+#include "lockstep/bench/json_file.h"
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/mnist_nets.h"
 #include "lockstep/samples/apps/unet/loss.h"
@@ -96,9 +96,7 @@ void count_launches(const std::string& json) {
         fmt::print("\n");
     }
     if (json.empty()) return;
-    std::ofstream file(json);
-    file << nlohmann::json(std::map(steps.begin(), steps.end())).dump(1) << '\n';
-    if (!file.flush()) throw std::runtime_error(fmt::format("cannot write {}", json));
+    lockstep::write_json(json, nlohmann::json(std::map(steps.begin(), steps.end())));
 }
 
 }  // namespace emulated

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/bench/json_file.h"
 #include "lockstep/ops/instruction_set.h"
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/unet/loss.h"
@@ -206,10 +206,7 @@ int main(int argc, char** argv) {
         }
         const nlohmann::json figures = interleave(contestants, ways, steps, repetitions);
         if (profiles) print_profiles(contestants, ways);
-        if (!json.empty() && !(std::ofstream(json) << figures.dump(2) << '\n')) {
-            std::fprintf(stderr, "unet-bench: cannot write %s\n", json.c_str());
-            return 1;
-        }
+        if (!json.empty()) lockstep::write_json(json, figures);
         return 0;
     } catch (const std::exception& error) {
         std::fprintf(stderr, "unet-bench: %s\n", error.what());

@@ -154,6 +154,7 @@ OptimizedParameters::OptimizedParameters(const std::vector<NamedTensor>& tensors
 
 Optimizer::Optimizer(const OptimizedParameters& parameters, const OptionsLayout& layout, const void* options)
     : store_(parameters.store), layout_(layout) {
+    if (!store_) throw InvalidArgument("optimizer constructor: the parameter store is null; expected that of a model");
     layout_.check(options);
     groups_.push_back(bytes_of(options, layout_));
     for (const ArenaLayout& arena : store_->parameters())

@@ -79,6 +79,9 @@ struct UpdateOperands {
 /// functions that mix elements (a sum, a norm) are refused.
 class UpdateRange {
 public:
+    UpdateRange(const UpdateRange&) = delete;
+    UpdateRange& operator=(const UpdateRange&) = delete;
+
     const Tensor& gradient() const { return operands_.gradients; }
     const Tensor& parameter() const { return operands_.parameters; }
     /// One of the states that the optimizer names; zero before the first update. Throws InvalidArgument for another

@@ -12,6 +12,7 @@
 #include "lockstep/parallel/checkpoint/snapshot.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
@@ -100,10 +101,7 @@ CheckpointWriter::~CheckpointWriter() = default;
 CheckpointWriter::CheckpointWriter(CheckpointWriter&&) noexcept = default;
 CheckpointWriter& CheckpointWriter::operator=(CheckpointWriter&&) noexcept = default;
 
-CheckpointWriter::Impl& CheckpointWriter::impl() const {
-    if (!impl_) throw InvalidArgument("CheckpointWriter: used after it was moved from; use the object it was moved to");
-    return *impl_;
-}
+CheckpointWriter::Impl& CheckpointWriter::impl() const { return detail::content_of(impl_, "CheckpointWriter"); }
 
 void CheckpointWriter::begin(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                              const RunState& run, const std::vector<std::filesystem::path>& checkpoints) {

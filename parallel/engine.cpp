@@ -15,6 +15,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/internal/threads.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/runtime/warning.h"
 
@@ -267,7 +268,7 @@ void Engine::set_steps_done(std::uint64_t steps) {
 bool Engine::is_done(const StepOutcome& outcome) const { return impl_->run.in_flight().is_done(outcome); }
 
 const std::shared_ptr<StepOutcome>& StepLoss::outcome() const {
-    if (!outcome_) throw InvalidArgument("StepLoss: used after it was moved from; use the object it was moved to");
+    detail::content_of(outcome_, "StepLoss");
     return outcome_;
 }
 

@@ -151,14 +151,8 @@ auto histogram_task(const std::string& tag, const Tensor& values, std::int64_t s
 
 EventLog::EventLog() = default;
 EventLog::~EventLog() = default;
-EventLog::EventLog(EventLog&& other) noexcept
-    : writer_(std::move(other.writer_)), moved_from_(std::exchange(other.moved_from_, true)) {}
-EventLog& EventLog::operator=(EventLog&& other) noexcept {
-    if (this == &other) return *this;
-    writer_ = std::move(other.writer_);
-    moved_from_ = std::exchange(other.moved_from_, true);
-    return *this;
-}
+EventLog::EventLog(EventLog&&) noexcept = default;
+EventLog& EventLog::operator=(EventLog&&) noexcept = default;
 
 EventLog::EventLog(const std::filesystem::path& directory, const EventLogOptions& options) {
     if (options.rank != 0) return;
@@ -266,7 +260,7 @@ void EventLog::close() {
 }
 
 const std::shared_ptr<internal::LogWriter>& EventLog::writer() const {
-    if (moved_from_) throw InvalidArgument("EventLog: used after it was moved from; use the object it was moved to");
+    mark_.require("EventLog");
     return writer_;
 }
 

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
@@ -47,7 +48,8 @@ class EventLog {
 public:
     /// A log that writes nothing.
     EventLog();
-    /// Creates the directory. Throws InvalidArgument if a file cannot be created in it.
+    /// Creates the directory. Throws InvalidArgument if a file cannot be created in it, or if directory or file is a
+    /// symbolic link of another user in a directory shared by all users (/tmp).
     explicit EventLog(const std::filesystem::path& directory, const EventLogOptions& options = {});
     /// Writes pending entries.
     ~EventLog();
@@ -87,7 +89,7 @@ public:
 private:
     const std::shared_ptr<internal::LogWriter>& writer() const;
     std::shared_ptr<internal::LogWriter> writer_;  // null: nothing is written
-    bool moved_from_ = false;
+    detail::MoveMark mark_;
 };
 
 }  // namespace lockstep

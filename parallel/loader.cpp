@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <deque>
-#include <numeric>
 
 #include "lockstep/parallel/data/internal/batch_reader.h"
+#include "lockstep/parallel/data/internal/torch_generator.h"
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
@@ -26,8 +26,7 @@ std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed,
     StepCounters key;
     key.seed = seed;
     key.step = epoch;
-    std::vector<std::int64_t> order(static_cast<std::size_t>(count));
-    std::iota(order.begin(), order.end(), 0);
+    std::vector<std::int64_t> order = rows_in_order("shuffled_order", count);
     for (std::size_t left = order.size(); left > 1; --left) {
         // 64 random bits scaled to `left`: each probability is off by less than 2^-64.
         const auto bits = philox(key, ordinal, left);
@@ -113,9 +112,7 @@ void require_count(const char* what, std::int64_t count, std::int64_t said) {
 std::vector<std::int64_t> rows_of_epoch(const LoaderOptions& options, std::int64_t size, std::uint64_t epoch) {
     if (options.sampler) return options.sampler.indices(epoch, options.batch_size);
     if (options.shuffle) return shuffled_order(size, options.seed, epoch);
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(size));
-    std::iota(rows.begin(), rows.end(), 0);
-    return rows;
+    return rows_in_order("Loader", size);
 }
 
 EpochOrder batches_of_sampler(const AnySampler& sampler, std::uint64_t epoch) {

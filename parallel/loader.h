@@ -14,7 +14,7 @@
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine.h"
-#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/moved_from.h"
 
 namespace lockstep {
 
@@ -149,7 +149,7 @@ public:
 
 private:
     const std::shared_ptr<detail::BatchLoader>& core() const {
-        if (!core_) throw InvalidArgument("Loader: used after it was moved from; use the object it was moved to");
+        detail::content_of(core_, "Loader");
         return core_;
     }
     std::shared_ptr<detail::BatchLoader> core_;

@@ -270,6 +270,12 @@ void FollowSchedule::after_epoch(Runner& run) {
 }
 
 void FollowSchedule::follow(std::int64_t to) {
+    constexpr std::int64_t most = 100'000'000;  // a minute of steps; a larger number in a checkpoint is damage
+    if (to - schedule_->last_epoch() > most)
+        throw DataError(
+            fmt::format("FollowSchedule '{}': the run has made {} {} and the schedule {} steps; expected at most {} "
+                        "steps to catch up",
+                        name_, to, by_ == ScheduleBy::step ? "steps" : "epochs", schedule_->last_epoch(), most));
     while (schedule_->last_epoch() < to) schedule_->step();
 }
 

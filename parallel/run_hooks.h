@@ -97,8 +97,9 @@ private:
 enum class ScheduleBy : std::uint8_t { step, epoch };
 
 /// Calls the schedule's `step()` before every step except the first, or after every epoch. Its state is stored in
-/// checkpoints. If a resumed run lacks that state, the schedule is stepped until it has caught up. Several schedules of
-/// an optimizer are chained, as in PyTorch. A schedule together with adaptive rates (StepOptions::rates) is an error.
+/// checkpoints. If a resumed run lacks that state, the schedule is stepped until it has caught up, which must take at
+/// most 100 million steps (DataError). Several schedules of an optimizer are chained, as in PyTorch. A schedule
+/// together with adaptive rates (StepOptions::rates) is an error.
 class FollowSchedule : public RunHook {
 public:
     /// Stores the reference. `name`: prefix of the state's fields; must be unique among the schedules of a run.

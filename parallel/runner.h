@@ -32,6 +32,7 @@
 #include "lockstep/parallel/loader.h"
 #include "lockstep/parallel/run_state.h"
 #include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/stop_signals.h"
 
 namespace lockstep {
@@ -59,6 +60,11 @@ struct StepReport {
 /// of an epoch, the run that resumes it makes those calls.
 class RunHook {
 public:
+    RunHook() = default;
+    RunHook(const RunHook&) = default;
+    RunHook& operator=(const RunHook&) = default;
+    RunHook(RunHook&&) = default;
+    RunHook& operator=(RunHook&&) = default;
     virtual ~RunHook() = default;
     /// Before a checkpoint is saved. The hook stores the data that it needs to resume in fields().
     virtual void before_save(Runner& run) { static_cast<void>(run); }
@@ -89,6 +95,10 @@ public:
     /// Saves a checkpoint if one is due. Called between steps, after all other calls for that point of the run, and
     /// before each step, before `before_step` of any hook.
     virtual void save_if_due(Runner& run) { static_cast<void>(run); }
+
+private:
+    friend class Runner;
+    detail::MoveMark mark_;
 };
 
 struct RunnerOptions {
@@ -144,9 +154,11 @@ public:
     Runner& operator=(const Runner&) = delete;
 
     /// Adds a hook, which is called after those added before it, and returns a reference to the stored one. A hook that
-    /// another hook adds during the run is called from the next event on, without `before_run`.
+    /// another hook adds during the run is called from the next event on, without `before_run`. Throws InvalidArgument
+    /// for a hook that was moved from.
     template <class Hook>
     Hook& add(Hook hook) {
+        static_cast<const RunHook&>(hook).mark_.require("RunHook");
         auto kept = std::make_unique<Hook>(std::move(hook));
         Hook& result = *kept;
         hooks_.push_back(std::move(kept));

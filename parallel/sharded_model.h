@@ -14,6 +14,7 @@
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/structure.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/stop_signals.h"
 
 namespace lockstep {
@@ -225,12 +226,7 @@ protected:
     }
 
 private:
-    Engine& live() const {
-        if (!engine_)
-            throw InvalidArgument(std::string(type_) +
-                                  ": used after it was moved from; use the object it was moved to");
-        return *engine_;
-    }
+    Engine& live() const { return detail::content_of(engine_, type_); }
 
     template <class Input>
     decltype(auto) forward_of_model(const Input& input) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/recycled.h"
 #include "lockstep/runtime/tensor.h"
 
@@ -56,7 +57,11 @@ public:
         : call_(recycled::make_shared<CallOf<F>>(std::move(function))) {}
 
     explicit operator bool() const { return call_ != nullptr; }
-    Result operator()(const std::vector<Tensor>& output_gradients) const { return call_->run(output_gradients); }
+    /// Throws InvalidArgument without a callable.
+    Result operator()(const std::vector<Tensor>& output_gradients) const {
+        if (!call_) throw InvalidArgument("BackwardFunction: there is no function to call; expected a callable");
+        return call_->run(output_gradients);
+    }
 
 private:
     struct Call {

@@ -17,6 +17,7 @@
 #include "lockstep/runtime/internal/kernels.h"
 #include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/internal/threads.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -236,18 +237,21 @@ KernelTable& KernelTable::of(DeviceKind kind) {
 }
 
 void KernelTable::add(std::type_index operation, Factory factory, Supports supports) {
-    Impl::Entry& entry = impl_->entries[operation];
+    Impl::Entry& entry = detail::content_of(impl_, "KernelTable").entries[operation];
     entry.factory = factory;
     entry.supports = supports;
 }
 
 void KernelTable::add_half_types(std::type_index operation, Factory factory) {
-    impl_->entries[operation].half_types = factory;
+    detail::content_of(impl_, "KernelTable").entries[operation].half_types = factory;
 }
 
-bool KernelTable::has(const Operation& operation) const { return impl_->factory_of(operation) != nullptr; }
+bool KernelTable::has(const Operation& operation) const {
+    return detail::content_of(impl_, "KernelTable").factory_of(operation) != nullptr;
+}
 
 std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
+    Impl& impl = detail::content_of(impl_, "KernelTable");
     Signature& key = per_thread<KernelKey>().signature;
     key.clear();
     key.add(reinterpret_cast<std::uintptr_t>(&typeid(operation)));
@@ -260,17 +264,17 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);
 
-    if (const auto found = impl_->find(key.bytes())) {
+    if (const auto found = impl.find(key.bytes())) {
         found->answer(request);
         return found->kernel;
     }
-    const Factory factory = impl_->factory_of(operation);
+    const Factory factory = impl.factory_of(operation);
     if (factory == nullptr)
         throw DeviceError(fmt::format("{}: no kernel for {} devices; expected one in their kernel table",
                                       call_and_operation(ApiScope::name(), operation.name()),
-                                      impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
+                                      impl.kind == DeviceKind::cuda ? "cuda" : "cpu"));
     const std::string own_key = key.bytes();  // the factory may ask for kernels itself
-    const std::shared_ptr<Kept> place = impl_->claim(own_key);
+    const std::shared_ptr<Kept> place = impl.claim(own_key);
     if (place->kernel) {
         place->answer(request);
         return place->kernel;
@@ -279,19 +283,19 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     std::shared_ptr<const Kernel> shared;
     ++making;
     try {
-        std::unique_ptr<Kernel> kernel = impl_->made_for(operation, factory, request, widened);
+        std::unique_ptr<Kernel> kernel = impl.made_for(operation, factory, request, widened);
         kernel->threads = request.threads;
         kernel->hardware = hardware;
         shared = std::move(kernel);
-        if (!impl_->entries.find(typeid(operation))->second.used.exchange(true)) process_exit::watch();
-        impl_->publish(*place, shared, request);
+        if (!impl.entries.find(typeid(operation))->second.used.exchange(true)) process_exit::watch();
+        impl.publish(*place, shared, request);
     } catch (...) {
         --making;
-        impl_->give_up(own_key, place);
+        impl.give_up(own_key, place);
         throw;
     }
     --making;
-    if (widened && impl_->kind == DeviceKind::cpu) warn_emulated(request);
+    if (widened && impl.kind == DeviceKind::cpu) warn_emulated(request);
     return shared;
 }
 

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/runtime/moved_from.h"
+
 namespace lockstep {
 
 namespace {
@@ -202,16 +204,17 @@ std::optional<OrderViolation> OrderChecker::State::work(const OrderEntry& entry,
 
 OrderChecker::OrderChecker() : state_(std::make_unique<State>()) {}
 OrderChecker::~OrderChecker() = default;
-OrderChecker::OrderChecker(const OrderChecker& other) : state_(std::make_unique<State>(*other.state_)) {}
+OrderChecker::OrderChecker(const OrderChecker& other)
+    : state_(std::make_unique<State>(detail::content_of(other.state_, "OrderChecker"))) {}
 OrderChecker& OrderChecker::operator=(const OrderChecker& other) {
-    *state_ = *other.state_;
+    state_ = std::make_unique<State>(detail::content_of(other.state_, "OrderChecker"));
     return *this;
 }
 OrderChecker::OrderChecker(OrderChecker&&) noexcept = default;
 OrderChecker& OrderChecker::operator=(OrderChecker&&) noexcept = default;
 
 std::optional<OrderViolation> OrderChecker::append(const OrderEntry& entry) {
-    State& state = *state_;
+    State& state = detail::content_of(state_, "OrderChecker");
     const std::size_t slot = state.slot_of(entry.stream, entry.stream_name);
     VectorClock& clock = state.streams[slot].clock;
     if (clock.size() < state.streams.size()) clock.resize(state.streams.size());

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "lockstep/runtime/cpu/cpu_queue.h"
@@ -18,13 +19,19 @@
 #include "lockstep/runtime/internal/copy_count.h"
 #include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/order_checker.h"
 
 namespace lockstep {
 
 namespace {
 
+constexpr std::uint64_t id_of_moved_from = 0;
 std::atomic<std::uint64_t> next_event_id{1};
+
+void require_content(const Event& event) {
+    if (event.id() == id_of_moved_from) detail::refuse_moved_from("Event");
+}
 
 std::string_view role_name(StreamRole role) {
     switch (role) {
@@ -62,18 +69,32 @@ Event::Event(Device device, bool timed) : device_(device), timed_(timed), id_(ne
     impl_ = backend_of(device).make_event(device.index(), timed);
 }
 Event::~Event() = default;
-Event::Event(Event&&) noexcept = default;
-Event& Event::operator=(Event&&) noexcept = default;
+Event::Event(Event&& other) noexcept
+    : device_(other.device_),
+      timed_(other.timed_),
+      impl_(std::move(other.impl_)),
+      id_(std::exchange(other.id_, id_of_moved_from)) {}
+Event& Event::operator=(Event&& other) noexcept {
+    if (this == &other) return *this;
+    device_ = other.device_;
+    timed_ = other.timed_;
+    impl_ = std::move(other.impl_);
+    id_ = std::exchange(other.id_, id_of_moved_from);
+    return *this;
+}
 
-bool Event::done() const { return impl_->done(); }
+bool Event::done() const { return detail::content_of(impl_, "Event").done(); }
 
 void Event::synchronize() const {
+    require_content(*this);
     forked::require("synchronize", device_);
     impl_->synchronize();
     if (order_check::enabled()) order_check::on_host_wait_event(id_);
 }
 
 double Event::elapsed_ms(const Event& from, const Event& to) {
+    require_content(from);
+    require_content(to);
     if (!from.timed_ || !to.timed_)
         throw InvalidArgument("elapsed_ms: an event is not timed; expected Event(device, true) for both");
     if (!from.impl_->recorded() || !to.impl_->recorded())
@@ -246,6 +267,7 @@ void Stream::callback(std::function<void()> function) {
 }
 
 void Stream::record(Event& event) {
+    require_content(event);
     if (event.device() != device_)
         throw InvalidArgument(
             fmt::format("an event of {} cannot be recorded on stream {}; expected an event of the stream's device",
@@ -256,6 +278,7 @@ void Stream::record(Event& event) {
 }
 
 void Stream::wait(const Event& event) {
+    require_content(event);
     forked::require("wait", device_);
     forked::require("wait", event.device());
     if (order_check::enabled()) order_check::on_wait(id_, name_, event.id());

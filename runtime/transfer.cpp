@@ -10,6 +10,7 @@
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/trace.h"
 
@@ -123,6 +124,7 @@ Transfer& Transfer::operator=(Transfer&& other) noexcept {
 }
 
 const Tensor& Transfer::tensor() const {
+    if (!tensor_.defined()) detail::refuse_moved_from("Transfer");
     if (copy_ && !std::exchange(copy_->awaited, true)) copy_->to.wait(copy_->arrived);
     return tensor_;
 }

@@ -12,6 +12,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/internal/threads.h"
+#include "lockstep/runtime/moved_from.h"
 
 namespace lockstep {
 
@@ -134,11 +135,7 @@ void ProcessGroup::abort(const std::string& reason) noexcept {
     communicator_->abort(reason);
 }
 
-WorkState& ProcessGroup::Work::state() const {
-    if (!state_)
-        throw InvalidArgument("ProcessGroup::Work: used after it was moved from; use the object it was moved to");
-    return *state_;
-}
+WorkState& ProcessGroup::Work::state() const { return detail::content_of(state_, "ProcessGroup::Work"); }
 
 bool ProcessGroup::Work::done() const { return state().done(); }
 

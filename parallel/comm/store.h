@@ -14,9 +14,8 @@
 
 namespace lockstep {
 
-/// Keys are 1 to 1024 bytes, values at most 8 MiB (InvalidArgument otherwise). Different threads may call concurrently;
-/// a waiting call blocks other calls on the same object, but not those on a `clone`. Throws CommunicationError on
-/// timeouts and if the other side has closed the connection.
+/// Keys are 1 to 1024 bytes, values at most 8 MiB (InvalidArgument otherwise). Different threads may call concurrently,
+/// also while a `get` waits. Throws CommunicationError on timeouts and if the other side has closed the connection.
 class Store {
 public:
     using Milliseconds = std::chrono::milliseconds;
@@ -44,7 +43,7 @@ public:
     /// Returns true if the key was set.
     virtual bool remove(std::string_view key) = 0;
     virtual std::int64_t count() = 0;
-    /// The same store, for another thread that waits independently, with a separate time_limit.
+    /// The same store with a separate time_limit.
     std::unique_ptr<Store> clone() { return clone(time_limit()); }
     virtual std::unique_ptr<Store> clone(Milliseconds time_limit) = 0;
     /// For a `time_limit` that may be too short to connect: retries for `connect_timeout`.
@@ -91,6 +90,7 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
+/// Has one connection to the server, and opens a second one if a thread calls while the `get` of another one waits.
 class TcpStore final : public Store {
 public:
     /// Connects. Retries until time_limit if the port does not listen or the server closes the connection early.
@@ -111,13 +111,13 @@ public:
     std::string describe() const override;
     /// Port of the server.
     int port() const;
-    /// When this connection ends, normally or because the process dies, the server appends `text`, of at most 4 KiB, to
-    /// the value of the key. A later call replaces it; an empty text cancels it.
+    /// When this store's connection ends, normally or because the process dies, the server appends `text`, of at most 4
+    /// KiB, to the value of the key. A later call replaces it; an empty text cancels it.
     void append_on_loss(std::string_view key, std::string_view text);
 
 private:
-    class Connection;
-    std::unique_ptr<Connection> connection_;
+    class Connections;
+    std::unique_ptr<Connections> connections_;
 };
 
 class FilePresence;

@@ -163,29 +163,30 @@ Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options
 }
 
 std::array<RowField, 2> Mnist::fields() const {
-    return {RowField{DType::f32, content_->image}, RowField{DType::i64, {}}};
+    return {RowField{DType::f32, content().image}, RowField{DType::i64, {}}};
 }
 
 void Mnist::read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const {
-    const auto pixels = static_cast<std::size_t>(content_->image.numel());
+    const Content& content = this->content();
+    const auto pixels = static_cast<std::size_t>(content.image.numel());
     auto* image = reinterpret_cast<float*>(to[0]);
     auto* label = reinterpret_cast<std::int64_t*>(to[1]);
     for (const std::int64_t row : rows) {
-        const std::byte* from = content_->pixels.data() + static_cast<std::size_t>(row) * pixels;
-        for (std::size_t p = 0; p < pixels; ++p) image[p] = content_->value_of[static_cast<std::size_t>(from[p])];
+        const std::byte* from = content.pixels.data() + static_cast<std::size_t>(row) * pixels;
+        for (std::size_t p = 0; p < pixels; ++p) image[p] = content.value_of[static_cast<std::size_t>(from[p])];
         image += pixels;
-        *label++ = content_->labels[static_cast<std::size_t>(row)];
+        *label++ = content.labels[static_cast<std::size_t>(row)];
     }
 }
 
 std::tuple<Tensor, Tensor> Mnist::get(std::int64_t row) const {
     if (row < 0 || row >= size())
         throw InvalidArgument(fmt::format("Mnist: row {} of {}; rows are counted from 0", row, size()));
-    std::vector<float> image(static_cast<std::size_t>(content_->image.numel()));
+    std::vector<float> image(static_cast<std::size_t>(content().image.numel()));
     std::int64_t label = 0;
     std::byte* const to[] = {reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<std::byte*>(&label)};
     read({&row, 1}, to);
-    return {Tensor::from(image, content_->image), Tensor::from(std::span<const std::int64_t>(&label, 1), {})};
+    return {Tensor::from(image, content().image), Tensor::from(std::span<const std::int64_t>(&label, 1), {})};
 }
 
 }  // namespace lockstep

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tensor.h"
 
@@ -241,12 +242,12 @@ public:
     template <std::same_as<Tensor>... Tensors>
     explicit TensorDataset(const Tensors&... tensors) : tensors_(detail::checked_rows({tensors...})) {}
 
-    std::int64_t size() const { return tensors_.front().size(0); }
+    std::int64_t size() const { return tensors().front().size(0); }
     detail::tuple_of<Tensor, n> get(std::int64_t row) const { return get(row, std::make_index_sequence<n>()); }
     std::array<RowField, n> fields() const {
         std::array<RowField, n> fields;
         for (std::size_t f = 0; f < n; ++f) {
-            fields[f] = {tensors_[f].dtype(), tensors_[f].shape()};
+            fields[f] = {tensors()[f].dtype(), tensors()[f].shape()};
             fields[f].shape.erase(0);
         }
         return fields;
@@ -255,7 +256,7 @@ public:
         const auto fields = this->fields();
         for (std::size_t f = 0; f < n; ++f) {
             const std::size_t bytes = fields[f].row_bytes();
-            const std::byte* from = detail::first_byte(tensors_[f]);
+            const std::byte* from = detail::first_byte(tensors()[f]);
             for (std::size_t i = 0; i < rows.size(); ++i)
                 std::copy_n(from + static_cast<std::size_t>(rows[i]) * bytes, bytes, to[f] + i * bytes);
         }
@@ -264,9 +265,14 @@ public:
 private:
     template <std::size_t... f>
     detail::tuple_of<Tensor, n> get(std::int64_t row, std::index_sequence<f...>) const {
-        return {tensors_[f].select(0, row)...};
+        return {tensors()[f].select(0, row)...};
+    }
+    const std::vector<Tensor>& tensors() const {
+        mark_.require("TensorDataset");
+        return tensors_;
     }
     std::vector<Tensor> tensors_;  // row-major
+    detail::MoveMark mark_;
 };
 template <class... Tensors>
 TensorDataset(const Tensors&...) -> TensorDataset<sizeof...(Tensors)>;
@@ -285,7 +291,7 @@ public:
     /// InvalidArgument for a stddev that is not positive.
     explicit Mnist(const std::filesystem::path& directory, const MnistOptions& options = {});
 
-    std::int64_t size() const { return static_cast<std::int64_t>(content_->labels.size()); }
+    std::int64_t size() const { return static_cast<std::int64_t>(content().labels.size()); }
     std::tuple<Tensor, Tensor> get(std::int64_t row) const;
     std::array<RowField, 2> fields() const;
     void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const;
@@ -297,6 +303,7 @@ private:
         Shape image;
         std::array<float, 256> value_of;
     };
+    const Content& content() const { return detail::content_of(content_, "Mnist"); }
     std::shared_ptr<const Content> content_;  // copies share it
 };
 

@@ -12,6 +12,7 @@
 #include "lockstep/parallel/data/files/other_kind.h"
 #include "lockstep/parallel/data/images/codecs.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
@@ -108,6 +109,35 @@ ImageHeader read_image_header(const std::filesystem::path& path) {
 HostImage read_image(const std::filesystem::path& path) {
     const InputFile file(path);
     return codec_of("read_image", file).read({file.name(), file.size(), all_bytes(file)});
+}
+
+void warn_of_unused_range(std::span<const std::filesystem::path> files, std::span<const std::uint16_t> peaks) {
+    constexpr int tenth = 65535 / 10;
+    std::vector<std::size_t> narrow;
+    bool alike = true;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+        if (peaks[i] == 0) continue;  // black, or of 8 bits
+        if (peaks[i] < tenth) narrow.push_back(i);
+        alike = alike && peaks[i] < tenth && files[i].parent_path() == files[narrow[0]].parent_path();
+    }
+    if (narrow.empty()) return;
+    constexpr const char* advice = "scale the values to the range of 0 to 65535";
+    if (alike && narrow.size() > 1) {
+        const int peak = *std::max_element(peaks.begin(), peaks.end());
+        return warn(
+            fmt::format("{}: images have 16 bits per channel and no value above {}; 8 bits hold only {} levels of "
+                        "them: {}",
+                        files[narrow[0]].parent_path().string(), peak, peak / 256 + 1, advice));
+    }
+    const int peak = peaks[narrow[0]];
+    warn(fmt::format(
+        "{}: the image has 16 bits per channel and no value above {}; 8 bits hold only {} of its levels{}: "
+        "unless the image is dark, {}",
+        files[narrow[0]].string(), peak, peak / 256 + 1,
+        narrow.size() > 1
+            ? fmt::format(", and as few of {} more {}", narrow.size() - 1, narrow.size() == 2 ? "image" : "images")
+            : "",
+        advice));
 }
 
 void write_png(const std::filesystem::path& path, const HostImage& image) {

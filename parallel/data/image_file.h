@@ -2,7 +2,9 @@
 // malicious files cost no more memory than a valid file of the same length.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,10 @@ ImageHeader read_image_header(const std::filesystem::path& path);
 /// 2 or 4 bits is scaled to 0 to 255. Palette indices are preserved, and a transparent colour is a colour. Orientation
 /// tags, colour profiles and gamma are ignored. Throws as read_image_header, and if the file is truncated or corrupt.
 HostImage read_image(const std::filesystem::path& path);
+
+/// Warns, once for all files, of images with 16 bits per channel that use less than a tenth of their range: 8 bits hold
+/// only a few of their levels. peaks[i]: HostImage::peak16 of files[i]. SegmentationFolder calls it for its images.
+void warn_of_unused_range(std::span<const std::filesystem::path> files, std::span<const std::uint16_t> peaks);
 
 /// The following functions write files atomically. They throw InvalidArgument for images that are empty, inconsistent
 /// or too large for the format, for modes that the format lacks, and if the directory is not writable; DataError if

@@ -22,6 +22,7 @@
 #include "lockstep/parallel/data/pth/zip_archive.h"
 #include "lockstep/parallel/data/pth_types.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/moved_from.h"
 
 namespace lockstep::internal {
 
@@ -230,24 +231,26 @@ PthFile::~PthFile() = default;
 PthFile::PthFile(PthFile&&) noexcept = default;
 PthFile& PthFile::operator=(PthFile&&) noexcept = default;
 
-const std::vector<PthEntry>& PthFile::entries() const { return content_->state.entries; }
-const std::map<std::string, std::string>& PthFile::unsupported() const { return content_->state.unsupported; }
+PthFile::Content& PthFile::content() const { return detail::content_of(content_, "PthFile"); }
 
-const std::vector<std::string>& PthFile::value_names() const { return content_->state.value_names; }
+const std::vector<PthEntry>& PthFile::entries() const { return content().state.entries; }
+const std::map<std::string, std::string>& PthFile::unsupported() const { return content().state.unsupported; }
+
+const std::vector<std::string>& PthFile::value_names() const { return content().state.value_names; }
 
 std::optional<PthValue> PthFile::value(std::string_view name) const {
-    const auto found = content_->state.values.find(name);
-    if (found == content_->state.values.end()) return std::nullopt;
-    return internal::plain_value(content_->pickle.values, found->second, content_->file.name());
+    const auto found = content().state.values.find(name);
+    if (found == content().state.values.end()) return std::nullopt;
+    return internal::plain_value(content().pickle.values, found->second, content().file.name());
 }
 
 const PthEntry* PthFile::find(std::string_view name) const {
-    const auto found = content_->by_name.find(name);
-    return found == content_->by_name.end() ? nullptr : &content_->state.entries[found->second];
+    const auto found = content().by_name.find(name);
+    return found == content().by_name.end() ? nullptr : &content().state.entries[found->second];
 }
 
 void PthFile::read(std::string_view name, std::span<std::byte> to) const {
-    const std::string& file = content_->file.name();
+    const std::string& file = content().file.name();
     const PthEntry* const entry = find(name);
     if (entry == nullptr)
         throw InvalidArgument(fmt::format("{}: no tensor {} among the {} of this file; see entries()", file,
@@ -256,14 +259,14 @@ void PthFile::read(std::string_view name, std::span<std::byte> to) const {
         throw InvalidArgument(fmt::format("{}: tensor {} has {} bytes, but {} were passed; expected the same size",
                                           file, quote(name), entry->bytes, to.size()));
     if (to.empty()) return;
-    const PthLayout& layout = content_->state.layouts[content_->by_name.at(name)];
+    const PthLayout& layout = content().state.layouts[content().by_name.at(name)];
     const std::size_t element = size_of(entry->dtype);
     const std::uint64_t begin = layout.offset * element;
     if (is_dense(entry->shape, layout.strides)) {
-        content_->read_checked(*layout.record, begin, to);
+        content().read_checked(*layout.record, begin, to);
     } else {
         std::vector<std::byte> around(reach(entry->shape, layout.strides) * element);
-        content_->read_checked(*layout.record, begin, around);
+        content().read_checked(*layout.record, begin, around);
         std::byte* next = to.data();
         copy_strided(around.data(), entry->shape, layout.strides, element, next);
     }

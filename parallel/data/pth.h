@@ -55,6 +55,7 @@ public:
 
 private:
     struct Content;
+    Content& content() const;
     std::unique_ptr<Content> content_;
 };
 

@@ -7,6 +7,7 @@
 #include "lockstep/parallel/data/files/safetensors_header.h"
 #include "lockstep/parallel/data/files/tensor_bytes.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/moved_from.h"
 
 namespace lockstep {
 
@@ -27,17 +28,21 @@ SafetensorsFile::~SafetensorsFile() = default;
 SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
 
-const std::vector<SafetensorsEntry>& SafetensorsFile::entries() const { return content_->header.entries; }
-const std::map<std::string, std::string>& SafetensorsFile::unsupported() const { return content_->header.unsupported; }
-const SafetensorsMetadata& SafetensorsFile::metadata() const { return content_->header.metadata; }
+const SafetensorsFile::Content& SafetensorsFile::content() const {
+    return detail::content_of(content_, "SafetensorsFile");
+}
+
+const std::vector<SafetensorsEntry>& SafetensorsFile::entries() const { return content().header.entries; }
+const std::map<std::string, std::string>& SafetensorsFile::unsupported() const { return content().header.unsupported; }
+const SafetensorsMetadata& SafetensorsFile::metadata() const { return content().header.metadata; }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
-    const auto found = content_->header.by_name.find(name);
-    return found == content_->header.by_name.end() ? nullptr : found->second;
+    const auto found = content().header.by_name.find(name);
+    return found == content().header.by_name.end() ? nullptr : found->second;
 }
 
 void SafetensorsFile::read(std::string_view name, std::span<std::byte> to) const {
-    const std::string& file = content_->file.name();
+    const std::string& file = content().file.name();
     const SafetensorsEntry* entry = find(name);
     if (const auto other = unsupported().find(std::string(name)); other != unsupported().end()) {
         throw DataError(file + ": offset 8: tensor " + quote(name) + ": dtype " + quote(other->second) +
@@ -51,7 +56,7 @@ void SafetensorsFile::read(std::string_view name, std::span<std::byte> to) const
         throw InvalidArgument(file + ": tensor " + quote(name) + " takes " + std::to_string(entry->bytes) +
                               " bytes, but " + std::to_string(to.size()) + " were passed; expected the same size");
     }
-    content_->file.read_at(entry->offset, to);
+    content().file.read_at(entry->offset, to);
     if (entry->dtype == DType::boolean) internal::require_bools(to, file, entry->offset, name);
 }
 

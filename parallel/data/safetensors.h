@@ -47,6 +47,7 @@ public:
 
 private:
     struct Content;
+    const Content& content() const;
     std::unique_ptr<const Content> content_;
 };
 

@@ -19,8 +19,9 @@ std::vector<std::int64_t> random_permutation(std::int64_t length, std::uint64_t 
 DistributedSampler::DistributedSampler(std::int64_t length, int replicas, int rank,
                                        const DistributedSamplerOptions& options)
     : length_(length), replicas_(replicas), rank_(rank), options_(options) {
-    if (length < 0)
-        throw InvalidArgument(fmt::format("DistributedSampler: a data set of {} rows; expected 0 or more", length));
+    constexpr std::int64_t most = std::int64_t{1} << 62;  // the padded number must be representable
+    if (length < 0 || length > most)
+        throw InvalidArgument(fmt::format("DistributedSampler: a data set of {} rows; expected 0 to 2^62", length));
     if (replicas < 1)
         throw InvalidArgument(
             fmt::format("DistributedSampler: {} replicas; expected the world size, 1 or more", replicas));
@@ -45,8 +46,7 @@ std::vector<std::int64_t> DistributedSampler::indices() {
                         epoch_));
     last_ = epoch_;
     const std::vector<std::int64_t> order = order_of(epoch_);
-    std::vector<std::int64_t> rows;
-    rows.reserve(static_cast<std::size_t>(size()));
+    std::vector<std::int64_t> rows = room_for_rows("DistributedSampler", size());
     for (std::int64_t i = 0; i < size(); ++i)  // after the end it starts again, as often as necessary
         rows.push_back(order[static_cast<std::size_t>((rank_ + i * replicas_) % length_)]);
     return rows;
@@ -70,8 +70,7 @@ std::vector<std::int64_t> DistributedSampler::global_indices(std::uint64_t epoch
                         batch_size, replicas_, std::max<std::int64_t>(batch_size / replicas_, 1)));
     const std::vector<std::int64_t> order = order_of(static_cast<std::int64_t>(epoch));
     const std::int64_t end = global_size();
-    std::vector<std::int64_t> rows;
-    rows.reserve(static_cast<std::size_t>(end));
+    std::vector<std::int64_t> rows = room_for_rows("DistributedSampler", end);
     for (std::int64_t batch = 0; batch < end; batch += batch_size)
         for (std::int64_t rank = 0; rank < replicas_; ++rank)
             for (std::int64_t i = batch + rank; i < std::min(batch + batch_size, end); i += replicas_)
@@ -125,8 +124,7 @@ RandomSampler::RandomSampler(std::int64_t length, const RandomSamplerOptions& op
 
 std::vector<std::int64_t> RandomSampler::indices(std::uint64_t epoch) const {
     TorchGenerator random(seed_ + epoch);
-    std::vector<std::int64_t> rows;
-    rows.reserve(static_cast<std::size_t>(samples_));
+    std::vector<std::int64_t> rows = room_for_rows("RandomSampler", samples_);
     while (std::ssize(rows) < samples_) {
         if (replacement_) {
             rows.push_back(random.below(length_));
@@ -172,10 +170,10 @@ WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, std::i
 }
 
 std::vector<std::int64_t> WeightedRandomSampler::indices(std::uint64_t epoch) const {
+    mark_.require("WeightedRandomSampler");
     TorchGenerator random(options_.seed + epoch);
     if (!options_.replacement) return without_replacement(weights_, samples_, random);
-    std::vector<std::int64_t> rows;
-    rows.reserve(static_cast<std::size_t>(samples_));
+    std::vector<std::int64_t> rows = room_for_rows("WeightedRandomSampler", samples_);
     for (std::int64_t i = 0; i < samples_; ++i)
         rows.push_back(std::lower_bound(cumulative_.begin(), cumulative_.end(), random.uniform()) -
                        cumulative_.begin());
@@ -195,10 +193,14 @@ std::int64_t BatchSampler::size() const {
     return drop_last_ ? sampler_.rows() / batch_size_ : ceil_div(sampler_.rows(), batch_size_);
 }
 
-std::int64_t BatchSampler::rows() const { return std::min(size() * batch_size_, sampler_.rows()); }
+std::int64_t BatchSampler::rows() const { return drop_last_ ? size() * batch_size_ : sampler_.rows(); }
 
 std::vector<std::vector<std::int64_t>> BatchSampler::batches(std::uint64_t epoch) const {
     const std::vector<std::int64_t> rows = sampler_.indices(epoch, batch_size_);
+    if (std::ssize(rows) != sampler_.rows())
+        throw InvalidArgument(
+            fmt::format("BatchSampler: the sampler returned {} rows for this epoch; expected {}, as it declared",
+                        rows.size(), sampler_.rows()));
     std::vector<std::vector<std::int64_t>> batches;
     for (auto next = rows.begin(); std::ssize(batches) < size();) {
         const auto end = next + std::min<std::ptrdiff_t>(batch_size_, rows.end() - next);

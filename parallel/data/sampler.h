@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/runtime/moved_from.h"
+
 namespace lockstep {
 
 // PyTorch's DistributedSampler, for code that is ported from PyTorch. Lockstep's own Loader draws the batches of every
@@ -25,8 +27,8 @@ struct DistributedSamplerOptions {
 /// torch.utils.data.DistributedSampler: the same indices for the same seed, epoch, length, replicas and `drop_last`.
 class DistributedSampler {
 public:
-    /// Throws InvalidArgument for a negative length, no replicas, a rank outside [0, replicas - 1], and `drop_last`
-    /// without `pad`. With a length of 0 every rank has 0 rows.
+    /// Throws InvalidArgument for a length outside 0 to 2^62, no replicas, a rank outside [0, replicas - 1], and
+    /// `drop_last` without `pad`. With a length of 0 every rank has 0 rows.
     DistributedSampler(std::int64_t length, int replicas, int rank, const DistributedSamplerOptions& options = {});
 
     /// The order depends on seed + epoch. Call it before every epoch.
@@ -80,7 +82,7 @@ concept BatchingSampler = requires(const T& sampler, std::uint64_t epoch) {
     { sampler.batches(epoch) } -> std::convertible_to<std::vector<std::vector<std::int64_t>>>;
 };
 
-/// Holds a sampler of any class, or none.
+/// Holds a sampler of any class, or none. Using one that was moved from throws InvalidArgument.
 class AnySampler {
 public:
     AnySampler() = default;
@@ -108,31 +110,37 @@ public:
           }) {}
 
     /// Whether it holds a sampler.
-    explicit operator bool() const { return indices_ || batches_; }
+    explicit operator bool() const { return live().indices_ || batches_; }
     /// Whether the sampler makes batches.
-    bool is_batching() const { return static_cast<bool>(batches_); }
+    bool is_batching() const { return static_cast<bool>(live().batches_); }
     /// Rows of an epoch.
-    std::int64_t rows() const { return rows_; }
+    std::int64_t rows() const { return live().rows_; }
     /// Batches of an epoch, and rows of the largest one; only for a batching sampler.
-    std::int64_t batch_count() const { return batch_count_; }
-    std::int64_t batch_size() const { return batch_size_; }
+    std::int64_t batch_count() const { return live().batch_count_; }
+    std::int64_t batch_size() const { return live().batch_size_; }
 
     /// Rows of that epoch, for batches of `batch_size` rows; only for a sampler that is not batching.
     std::vector<std::int64_t> indices(std::uint64_t epoch, std::int64_t batch_size) const {
-        return indices_(epoch, batch_size);
+        return live().indices_(epoch, batch_size);
     }
     /// Batches of that epoch; only for a batching sampler.
-    std::vector<std::vector<std::int64_t>> batches(std::uint64_t epoch) const { return batches_(epoch); }
+    std::vector<std::vector<std::int64_t>> batches(std::uint64_t epoch) const { return live().batches_(epoch); }
 
 private:
+    const AnySampler& live() const {
+        mark_.require("AnySampler");
+        return *this;
+    }
     std::int64_t rows_ = 0, batch_count_ = 0, batch_size_ = 0;
     std::function<std::vector<std::int64_t>(std::uint64_t, std::int64_t)> indices_;
     std::function<std::vector<std::vector<std::int64_t>>(std::uint64_t)> batches_;
+    detail::MoveMark mark_;
 };
 
 // Samplers of torch.utils.data, for LoaderOptions::sampler. Epoch e of a random sampler equals PyTorch's with
 // generator=torch.Generator().manual_seed(seed + e), as DistributedSampler counts epochs. This seed is independent of
-// LoaderOptions::seed, which augmentation uses.
+// LoaderOptions::seed, which augmentation uses. `indices` of all samplers throws InvalidArgument for more rows than this
+// machine's memory can hold.
 
 /// All rows in order: torch.utils.data.SequentialSampler.
 class SequentialSampler {
@@ -189,6 +197,7 @@ private:
     std::vector<double> cumulative_;  ///< with replacement: sums up to and including row i, normalized to 1
     std::int64_t samples_;
     WeightedRandomSamplerOptions options_;
+    detail::MoveMark mark_;
 };
 
 /// Batches of another sampler's rows: torch.utils.data.BatchSampler. Like any BatchingSampler, it replaces a Loader's

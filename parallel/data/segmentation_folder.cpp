@@ -13,6 +13,7 @@
 #include "lockstep/parallel/data/internal/image_pairs.h"
 #include "lockstep/parallel/data/internal/mask_kinds.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
@@ -85,17 +86,11 @@ void require_mask_channels(const std::filesystem::path& path, ImageMode mode, in
                                     name_of(mode), counted(found, "number"), those_of, channels));
 }
 
-/// Warns of images with 16 bits that use less than a tenth of their range: 8 bits hold only a few of their levels.
 void warn_of_images(const std::vector<ImagePair>& pairs, const std::vector<std::uint16_t>& peaks,
                     const std::vector<int>& orientations) {
-    constexpr int whole_range = 65535, tenth = whole_range / 10;
-    const auto peak = std::max_element(peaks.begin(), peaks.end());
-    if (*peak > 0 && *peak < tenth)
-        warn(
-            fmt::format("{}: images have 16 bits per channel and no value above {}; 8 bits hold only {} levels of "
-                        "them: scale the values to the range of 0 to 65535",
-                        pairs[static_cast<std::size_t>(peak - peaks.begin())].image.parent_path().string(), *peak,
-                        *peak / 256 + 1));
+    std::vector<std::filesystem::path> images;
+    for (const ImagePair& pair : pairs) images.push_back(pair.image);
+    warn_of_unused_range(images, peaks);
     const auto turned = std::find_if(orientations.begin(), orientations.end(), [](int value) { return value != 1; });
     if (turned == orientations.end()) return;
     const auto count = std::count_if(turned, orientations.end(), [](int value) { return value != 1; });
@@ -306,37 +301,41 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
     content_ = std::move(content);
 }
 
-std::int64_t SegmentationFolder::size() const { return std::ssize(content_->pairs); }
+const SegmentationFolder::Content& SegmentationFolder::content() const {
+    return detail::content_of(content_, "SegmentationFolder");
+}
 
-std::array<RowField, 2> SegmentationFolder::fields() const { return content_->fields; }
+std::int64_t SegmentationFolder::size() const { return std::ssize(content().pairs); }
+
+std::array<RowField, 2> SegmentationFolder::fields() const { return content().fields; }
 
 void SegmentationFolder::read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const {
     auto* image = reinterpret_cast<float*>(to[0]);
     auto* mask = reinterpret_cast<std::int64_t*>(to[1]);
     for (const std::int64_t row : rows) {
-        content_->read(row, image, mask);
-        image += content_->fields[0].shape.numel();
-        mask += content_->fields[1].shape.numel();
+        content().read(row, image, mask);
+        image += content().fields[0].shape.numel();
+        mask += content().fields[1].shape.numel();
     }
 }
 
 std::tuple<Tensor, Tensor> SegmentationFolder::get(std::int64_t row) const {
-    const auto& [image_field, mask_field] = content_->fields;
+    const auto& [image_field, mask_field] = content().fields;
     std::vector<float> image(static_cast<std::size_t>(image_field.shape.numel()));
     std::vector<std::int64_t> mask(static_cast<std::size_t>(mask_field.shape.numel()));
-    content_->read(row, image.data(), mask.data());
+    content().read(row, image.data(), mask.data());
     return {Tensor::from(image, image_field.shape), Tensor::from(mask, mask_field.shape)};
 }
 
-int SegmentationFolder::channels() const { return static_cast<int>(content_->fields[0].shape[0]); }
-int SegmentationFolder::classes() const { return content_->class_count; }
-const std::vector<MaskValue>& SegmentationFolder::mask_values() const { return content_->mask_values; }
+int SegmentationFolder::channels() const { return static_cast<int>(content().fields[0].shape[0]); }
+int SegmentationFolder::classes() const { return content().class_count; }
+const std::vector<MaskValue>& SegmentationFolder::mask_values() const { return content().mask_values; }
 const std::map<std::uint8_t, std::array<std::uint8_t, 3>>& SegmentationFolder::mask_palette() const {
-    return content_->mask_palette;
+    return content().mask_palette;
 }
 const std::filesystem::path& SegmentationFolder::image_file(std::int64_t row) const {
-    return content_->pair(row).image;
+    return content().pair(row).image;
 }
-const std::filesystem::path& SegmentationFolder::mask_file(std::int64_t row) const { return content_->pair(row).mask; }
+const std::filesystem::path& SegmentationFolder::mask_file(std::int64_t row) const { return content().pair(row).mask; }
 
 }  // namespace lockstep

@@ -47,9 +47,8 @@ public:
     /// link. It also throws DataError if a mask has another size than its image, 16 bits per channel or more than 256
     /// values, if images differ in size or channels, if masks differ in channels, and for values that are not among
     /// `mask_values` or exceed `classes`. Palettes are compared by colour: if they differ, or are mixed with grey or
-    /// RGB masks, colours are read instead of indices, with a warning. Also warns of images with 16 bits per channel
-    /// that use less than a tenth of their range, and of images with an orientation tag. Throws InvalidArgument for a
-    /// scale that is not in (0, 1] or leaves no pixel.
+    /// RGB masks, colours are read instead of indices, with a warning. Also warns as warn_of_unused_range, and of
+    /// images with an orientation tag. Throws InvalidArgument for a scale that is not in (0, 1] or leaves no pixel.
     SegmentationFolder(const std::filesystem::path& images, const std::filesystem::path& masks,
                        const SegmentationFolderOptions& options = {});
 
@@ -71,6 +70,7 @@ public:
 
 private:
     struct Content;
+    const Content& content() const;
     std::shared_ptr<const Content> content_;  // copies share it
 };
 

@@ -18,7 +18,7 @@ ShardedTensor::ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shar
 }
 
 Tensor ShardedTensor::gathered() const {
-    if (shards_.empty()) return Tensor();
+    if (shards() == 0) return Tensor();
     Shape shape = shard(0).shape();
     shape[0] = 0;
     for (int i = held_.first; i < held_.last; ++i) shape[0] += cut_.rows_of(i);

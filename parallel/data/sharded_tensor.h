@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/placement.h"
 #include "lockstep/runtime/tensor.h"
 
@@ -24,22 +25,27 @@ public:
     /// (and event) for each shard with rows, including those of other processes.
     ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shared_ptr<std::vector<Event>> ready, ShardRange held);
 
-    const BatchCut& cut() const { return cut_; }
+    const BatchCut& cut() const { return live().cut_; }
     /// Rows of the whole batch.
-    std::int64_t rows() const { return cut_.rows; }
-    int shards() const { return static_cast<int>(shards_.size()); }
-    ShardRange held() const { return held_; }
-    const Tensor& shard(int i) const { return shards_[static_cast<std::size_t>(i)]; }
+    std::int64_t rows() const { return cut().rows; }
+    int shards() const { return static_cast<int>(live().shards_.size()); }
+    ShardRange held() const { return live().held_; }
+    const Tensor& shard(int i) const { return live().shards_[static_cast<std::size_t>(i)]; }
     /// Event after which shard `i` is complete, or null.
-    const Event* ready(int i) const { return ready_ ? &(*ready_)[static_cast<std::size_t>(i)] : nullptr; }
+    const Event* ready(int i) const { return live().ready_ ? &(*ready_)[static_cast<std::size_t>(i)] : nullptr; }
     /// All rows that this process holds as one tensor on the host. Waits for them.
     Tensor gathered() const;
 
 private:
+    const ShardedTensor& live() const {
+        mark_.require("ShardedTensor");
+        return *this;
+    }
     BatchCut cut_;
     std::vector<Tensor> shards_;
     std::shared_ptr<std::vector<Event>> ready_;
     ShardRange held_;
+    detail::MoveMark mark_;
 };
 
 /// An input of a step: a whole batch, or one that is already cut.

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "lockstep/parallel/data/dataset.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/moved_from.h"
 
 namespace lockstep {
 
@@ -35,37 +37,38 @@ class Subset {
                   "a data set has size() and get(row) that returns a tuple of tensors");
 
 public:
-    /// Throws InvalidArgument for an index that is not a row of the data set.
+    /// Throws InvalidArgument for an index that is not a row of the data set, and for a null data set.
     Subset(Data data, std::vector<std::int64_t> indices)
         : Subset(std::make_shared<const Data>(std::move(data)), std::move(indices)) {}
     Subset(std::shared_ptr<const Data> data, std::vector<std::int64_t> indices)
         : data_(std::move(data)), indices_(std::make_shared<const std::vector<std::int64_t>>(std::move(indices))) {
+        if (!data_) throw InvalidArgument("Subset: the data set is null");
         detail::require_rows_of("Subset", *indices_, data_->size());
     }
 
-    std::int64_t size() const { return std::ssize(*indices_); }
-    const Data& data() const { return *data_; }
-    const std::vector<std::int64_t>& indices() const { return *indices_; }
-    std::int64_t origin(std::int64_t row) const { return origin_of(*data_, index(row)); }
+    std::int64_t size() const { return std::ssize(indices()); }
+    const Data& data() const { return detail::content_of(data_, "Subset"); }
+    const std::vector<std::int64_t>& indices() const { return detail::content_of(indices_, "Subset"); }
+    std::int64_t origin(std::int64_t row) const { return origin_of(data(), index(row)); }
 
-    auto get(std::int64_t row) const requires detail::GetsByNumber<Data> { return data_->get(index(row)); }
+    auto get(std::int64_t row) const requires detail::GetsByNumber<Data> { return data().get(index(row)); }
     auto get(std::int64_t row, RowContext& context) const requires detail::GetsInContext<Data> {
-        return data_->get(index(row), context);
+        return data().get(index(row), context);
     }
-    auto fields() const requires RowReader<Data> { return data_->fields(); }
+    auto fields() const requires RowReader<Data> { return data().fields(); }
     void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const
         requires(RowReader<Data> && !detail::ReadsInContext<Data>) {
-        data_->read(indices_of(rows), to);
+        data().read(indices_of(rows), to);
     }
     void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to,
               std::span<RowContext> contexts) const requires detail::ReadsInContext<Data> {
-        data_->read(indices_of(rows), to, contexts);
+        data().read(indices_of(rows), to, contexts);
     }
 
 private:
     std::int64_t index(std::int64_t row) const {
         detail::require_rows_of("Subset", {&row, 1}, size());
-        return (*indices_)[static_cast<std::size_t>(row)];
+        return indices()[static_cast<std::size_t>(row)];
     }
     std::vector<std::int64_t> indices_of(std::span<const std::int64_t> rows) const {
         std::vector<std::int64_t> numbers;

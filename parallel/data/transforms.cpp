@@ -161,6 +161,7 @@ Normalize::Normalize(const std::vector<double>& mean, const std::vector<double>&
 }
 
 void Normalize::apply(std::span<Tensor> row, RowContext&) const {
+    mark_.require("Normalize");
     const Tensor& image = row[0];
     if (!has_planes(image) || image.dims() != 3 || image.dtype() != DType::f32)
         throw InvalidArgument(fmt::format(

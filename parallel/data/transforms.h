@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/parallel/data/dataset.h"
+#include "lockstep/runtime/moved_from.h"
 
 namespace lockstep {
 
@@ -108,6 +109,7 @@ public:
 
 private:
     std::vector<float> mean_, deviation_;
+    detail::MoveMark mark_;
 };
 
 /// Crops the centre, as torchvision does. Throws InvalidArgument for a size below 1; the call throws it for rows that

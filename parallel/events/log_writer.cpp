@@ -113,6 +113,7 @@ std::filesystem::path prepared_lines(const std::filesystem::path& directory, con
         throw InvalidArgument(fmt::format("{} cannot be created: {}; expected a writable directory", directory.string(),
                                           failed.message()));
     const std::filesystem::path path = directory / (name + ".jsonl");
+    require_trusted_links(path);
     if (resume_step)
         cut_json_lines(path, *resume_step);
     else if (std::filesystem::is_regular_file(path, failed))

@@ -15,6 +15,7 @@
 #include "lockstep/parallel/data/files/file_lock.h"
 #include "lockstep/parallel/event_log.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/trusted_links.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/messages.h"
@@ -148,6 +149,66 @@ TEST_CASE("another user's link in a shared directory is not followed") {
     REQUIRE(::chown((directory / "shared").c_str(), stranger, stranger) == 0);  // one of the directory's owner
     CHECK_NOTHROW(write(link));
     CHECK(get_bytes(directory / "precious") == "new");
+}
+
+TEST_CASE("a log neither follows nor empties another user's link in a shared directory") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root can give links away");
+        return;
+    }
+    constexpr uid_t stranger = 12345;
+    const std::string lines = "{\"step\":0}\n{\"step\":1}\n";
+    for (const std::optional<std::int64_t> resume_step :
+         {std::optional<std::int64_t>(), std::optional<std::int64_t>(1)})
+        for (const bool chained : {false, true}) {
+            CAPTURE(resume_step.has_value(), chained);
+            const TemporaryDirectory directory;
+            const std::filesystem::path shared = directory / "shared", link = shared / "log.jsonl";
+            std::filesystem::create_directory(shared);
+            std::filesystem::create_directory(directory / "own");
+            put_bytes(directory / "precious", lines);
+            std::filesystem::create_symlink(directory / "precious", link);
+            std::filesystem::create_symlink(link, directory / "own/log.jsonl");
+            REQUIRE(::lchown(link.c_str(), stranger, stranger) == 0);
+            REQUIRE(::chmod(shared.c_str(), 01777) == 0);
+            const std::filesystem::path place = chained ? directory / "own" : shared;
+            const auto open = [&] { EventLog(place, {.resume_step = resume_step}); };
+            CHECK_THROWS_AS(open(), InvalidArgument);
+            CHECK_THROWS_WITH(open(), contains("a symbolic link of another user (12345)"));
+            CHECK(get_bytes(directory / "precious") == lines);
+            REQUIRE(::chmod(shared.c_str(), 0755) == 0);  // no other user may write there
+            CHECK_NOTHROW(open());
+            CHECK(get_bytes(directory / "precious") == (resume_step ? "{\"step\":0}\n" : ""));
+        }
+}
+
+TEST_CASE("links of other users are found wherever they are in a path") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root can give links away");
+        return;
+    }
+    const TemporaryDirectory directory;
+    const std::filesystem::path shared = directory / "shared", link = shared / "link";
+    std::filesystem::create_directory(shared);
+    std::filesystem::create_directories(directory / "target/inner");
+    std::filesystem::create_directory_symlink(directory / "target", link);
+    std::filesystem::create_directory_symlink("../shared/link/inner", directory / "target/around");
+    std::filesystem::create_directory_symlink(link / "inner", directory / "first");
+    std::filesystem::create_directory_symlink("first", directory / "second");
+    REQUIRE(::lchown(link.c_str(), 12345, 12345) == 0);
+    REQUIRE(::chmod(shared.c_str(), 01777) == 0);
+    for (const auto& path :
+         {link, link / "", link / "new", link / "inner/../new", directory / "first", directory / "second/new",
+          directory / "target/around/new", shared / "../second/new", shared / "./link"}) {
+        CAPTURE(path.string());
+        CHECK_THROWS_AS(internal::require_trusted_links(path), InvalidArgument);
+    }
+    std::filesystem::create_symlink("cycle", directory / "cycle");
+    for (const auto& path : {directory / "target/new", directory / "target/inner/../../shared/new", directory / "cycle",
+                             std::filesystem::path(), std::filesystem::path("/"), shared / "no/such/link"}) {
+        CAPTURE(path.string());
+        CHECK_NOTHROW(internal::require_trusted_links(path));
+    }
 }
 
 TEST_CASE("a replaced file keeps its mode and owner, and a new one follows umask") {

@@ -2,9 +2,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/ops/lr_schedules.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/sealed_file.h"
 #include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/loader.h"
+#include "lockstep/parallel/run_hooks.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/fixtures/checkpoints.h"
 #include "lockstep/tests/fixtures/files.h"
@@ -93,6 +96,43 @@ TEST_CASE("every impossible number in a state is rejected, and nothing is loaded
     CHECK_THROWS_WITH(training.load(net), contains("out of range"));
     CHECK((training.weights() == before));
     CHECK(training.sgd().lr() == lr);
+}
+
+TEST_CASE("a schedule catches up with its run, but not with a number that no run reaches") {
+    const TemporaryDirectory directory;
+    const auto net = directory / "net";
+    const auto rate_after = [&](std::uint64_t epoch, std::uint64_t steps, ScheduleBy by) {
+        const SavedFiles good = saved_after(4);
+        put_bytes(net, good.weights);
+        put_bytes(directory / "net.resume", good.state);
+        change_state(net, [&](json& state) {
+            state["epoch"] = epoch;
+            state["steps"] = steps;
+            state["batch"] = 0;
+        });
+        DataParallel model(Mlp<4, 8, 3>(), {Device::cpu(0)});
+        SGD sgd(model, SavedTraining::rates);
+        Loader loader(model, TensorDataset(Tensor::zeros({5, 4}), Tensor::zeros({5, 3})), {.batch_size = 5});
+        Runner runner(model, sgd, loader, mse_loss, {.epochs = 1});
+        runner.resume_from(load_checkpoint(model, sgd, net).value());
+        sgd.set_lr(1);
+        StepLR schedule(sgd, 2, 0.5);
+        runner.add(FollowSchedule(schedule, by));
+        runner.run();
+        return sgd.lr();
+    };
+    CHECK(rate_after(5, 5, ScheduleBy::epoch) == 0.25);
+    CHECK(rate_after(5, 5, ScheduleBy::step) == 1);  // no step follows
+    for (const int power : {27, 40, 62}) {
+        const std::uint64_t many = std::uint64_t{1} << power;
+        CAPTURE(many);
+        CHECK_THROWS_AS(rate_after(many, 5, ScheduleBy::epoch), DataError);
+        CHECK_THROWS_WITH(rate_after(many, 5, ScheduleBy::epoch),
+                          contains("FollowSchedule 'schedule': the run has made " + std::to_string(many) +
+                                   " epochs and the schedule 0 steps; expected at most 100000000 steps to catch up"));
+        CHECK_THROWS_WITH(rate_after(0, many, ScheduleBy::step),
+                          contains("the run has made " + std::to_string(many) + " steps and the schedule 0 steps"));
+    }
 }
 
 TEST_CASE("fields hold numbers exactly, in any locale, and as earlier versions wrote them") {

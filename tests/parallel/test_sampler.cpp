@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/subset.h"
+#include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/messages.h"
@@ -234,6 +235,46 @@ TEST_CASE("a subset has exactly the rows of its indices") {
                    }),
                    "index 3 at position 1; expected 0 or more and less than 3"));
     CHECK_THROWS_AS(Subset(data, {-1}), InvalidArgument);
+}
+
+TEST_CASE("more rows than memory can hold are refused before any is listed") {
+    struct Claims {
+        std::int64_t claimed;
+        std::int64_t size() const { return claimed; }
+        Rows indices(std::uint64_t) const { return {0, 1}; }
+    };
+    for (const std::int64_t rows : {std::int64_t{1} << 50, std::int64_t{1} << 60, std::int64_t{1} << 62}) {
+        CAPTURE(rows);
+        const auto refuses = [&](const std::string& sampler, const auto& call) {
+            const std::string expected = sampler + ": " + std::to_string(rows) + " rows; expected 0 to ";
+            CHECK_THAT(message_of<InvalidArgument>(call), contains(expected));
+        };
+        refuses("SequentialSampler", [&] { SequentialSampler(rows).indices(0); });
+        refuses("RandomSampler", [&] { RandomSampler(rows, {.replacement = true}).indices(0); });
+        refuses("RandomSampler", [&] { RandomSampler(4, {.num_samples = rows}).indices(0); });
+        refuses("WeightedRandomSampler", [&] { WeightedRandomSampler({1, 2}, rows).indices(0); });
+        for (const bool pad : {true, false}) {
+            const DistributedSamplerOptions options{.shuffle = false, .pad = pad};
+            refuses("DistributedSampler", [&] { DistributedSampler(rows, 1, 0, options).indices(); });
+            refuses("DistributedSampler", [&] { DistributedSampler(rows, 1, 0, options).global_indices(0, 1); });
+        }
+        CHECK_THROWS_AS(RandomSampler(rows), InvalidArgument);
+        CHECK_THROWS_AS(DistributedSampler(rows, 3, 0).indices(), InvalidArgument);
+        CHECK_THROWS_AS(shuffled_order(rows, 1, 0), InvalidArgument);
+        CHECK_THROWS_AS(BatchSampler(SequentialSampler(rows), 2, false).batches(0), InvalidArgument);
+        for (const bool drop_last : {true, false}) {
+            const BatchSampler batches(Claims{rows}, 2, drop_last);
+            CHECK_THAT(
+                message_of<InvalidArgument>([&] { batches.batches(0); }),
+                contains("BatchSampler: the sampler returned 2 rows for this epoch; expected " + std::to_string(rows)));
+        }
+    }
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    CHECK_THROWS_AS(DistributedSampler(most, 2, 0), InvalidArgument);
+    CHECK(BatchSampler(SequentialSampler(3), most, false).rows() == 3);
+    CHECK(BatchSampler(SequentialSampler(3), most, true).rows() == 0);
+    CHECK(BatchSampler(SequentialSampler(3), most, false).batches(0) == std::vector<Rows>{{0, 1, 2}});
+    CHECK(DistributedSampler(3, std::numeric_limits<int>::max(), 4).indices() == DistributedSampler(3, 5, 4).indices());
 }
 
 TEST_CASE("samplers say what is wrong with their arguments") {

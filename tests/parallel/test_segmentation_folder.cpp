@@ -549,21 +549,38 @@ TEST_CASE("segmentation folder: a name with accents in another Unicode form is r
 
 TEST_CASE("segmentation folder: images that use a tenth of 16 bits, or that viewers rotate, give a warning") {
     const auto two = [](int n) { return std::string{static_cast<char>(n >> 8), static_cast<char>(n & 255)}; };
-    const auto warnings = [&](int peak) {
+    const auto warnings = [&](const std::vector<int>& peaks) {
         const Folder folder;
-        for (const int value : {9, peak}) {
-            const std::string name = std::to_string(value);
-            put_bytes(folder.imgs / (name + ".png"), made_png(2, 16, 0, {two(value) + two(3)}));
-            write_png(folder.masks / (name + ".png"), {1, 2, ImageMode::grey, {0, 1}, {}});
+        for (std::size_t i = 0; i < peaks.size(); ++i) {
+            const std::string name = std::string(1, static_cast<char>('a' + i)) + ".png";
+            const bool wide = peaks[i] > 255;  // otherwise an image of 8 bits
+            put_bytes(folder.imgs / name, wide ? made_png(2, 16, 0, {two(peaks[i]) + two(3)})
+                                               : made_png(2, 8, 0, {std::string(2, static_cast<char>(peaks[i]))}));
+            write_png(folder.masks / name, {1, 2, ImageMode::grey, {0, 1}, {}});
         }
         return meaning_of(folder).warnings;
     };
-    REQUIRE(warnings(4095).size() == 1);
-    CHECK_THAT(warnings(4095)[0],
+    REQUIRE(warnings({300, 4095}).size() == 1);
+    CHECK_THAT(warnings({300, 4095})[0],
                contains("imgs: images have 16 bits per channel and no value above 4095; 8 bits hold only 16 levels"));
-    CHECK(warnings(6552).size() == 1);
-    CHECK(warnings(6554).empty());
-    CHECK(warnings(65535).empty());
+    CHECK(warnings({6552, 6552}).size() == 1);
+    CHECK(warnings({6554, 6554}).empty());
+    CHECK(warnings({65535, 65535}).empty());
+    CHECK(warnings({200, 200}).empty());
+    // A bright image does not hide others.
+    for (const std::vector<int>& mixed :
+         {std::vector<int>{65535, 4095, 4095, 1000}, {4095, 4095, 65535, 1000}, {4095, 1000, 6554, 7000, 511}}) {
+        const std::vector<std::string> all = warnings(mixed);
+        REQUIRE(all.size() == 1);
+        CHECK_THAT(all[0], contains(mixed[0] == 4095 ? "a.png" : "b.png") &&
+                               contains(": the image has 16 bits per channel and no value above 4095; 8 bits hold "
+                                        "only 16 of its levels, and as few of 2 more images"));
+    }
+    REQUIRE(warnings({65535, 300}).size() == 1);
+    CHECK_THAT(warnings({65535, 300})[0], contains("b.png: the image has 16 bits per channel and no value above 300; "
+                                                   "8 bits hold only 2 of its levels: unless the image is dark"));
+    REQUIRE(warnings({4095}).size() == 1);
+    CHECK_THAT(warnings({4095})[0], contains("a.png: the image has 16 bits per channel and no value above 4095"));
 
     const Folder folder;
     std::string jpeg = recorded_file("rgb.jpg");

@@ -1,9 +1,11 @@
 // Files of flags: reading by --config, files in --work-dir, and checks of the launcher by --launcher.
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
 #include "lockstep/samples/apps/program/options.h"
+#include "lockstep/samples/apps/program/train.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/messages.h"
@@ -229,6 +231,15 @@ TEST_CASE("flags of the arithmetic are options of the engine") {
     program::Options options;
     options.allow_tf32 = true;
     CHECK(options.engine_options().allow_tf32);
+}
+
+TEST_CASE("the seed of a finished run is a number, or an error that names the field") {
+    CHECK(program::seed_in({{"seed", "0"}}) == 0);
+    CHECK(program::seed_in({{"seed", "18446744073709551615"}}) == ~std::uint64_t{0});
+    for (const std::string text : {"", "x", "-1", " 1", "1 ", "1.5", "0x1", "18446744073709551616"})
+        CHECK(message_of<lockstep::DataError>([&] {
+                  program::seed_in({{"seed", text}});
+              }) == "the checkpoint's field 'fact seed' is '" + text + "'; expected a whole number from 0 to 2^64 - 1");
 }
 
 TEST_CASE("a run is resumed with the flags that determine its result, except those that may change") {

@@ -15,6 +15,7 @@
 #include "lockstep/samples/apps/unet/net.h"
 #include "lockstep/tests/fixtures/archives.h"
 #include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/images.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/unet_fixture.h"
 
@@ -182,6 +183,39 @@ TEST_CASE("predict accepts a name per image and never overwrites its inputs") {
                contains("would overwrite the image e_overlay.png"));
     CHECK((get_bytes(place / "c.png") == c));
     CHECK((get_bytes(place / "a.jpg") == a));
+}
+
+TEST_CASE("predict warns once of images with 16 bits that use a tenth of them") {
+    const TemporaryDirectory place;
+    save_network(place / "net", {.channels = 1, .classes = 2, .width = 4});
+    const auto put = [&](const std::string& name, int peak) {
+        std::vector<std::string> rows(16);
+        for (int i = 0; i < 256; ++i) {
+            const int value = peak * i / 255;
+            rows[static_cast<std::size_t>(i) / 16] += {static_cast<char>(value >> 8), static_cast<char>(value & 255)};
+        }
+        std::filesystem::create_directories((place / name).parent_path());
+        put_bytes(place / name, made_png(16, 16, 0, rows));
+    };
+    put("narrow/a.png", 4095);
+    put("narrow/b.png", 1000);
+    put("mixed/a.png", 65535);
+    put("mixed/b.png", 4095);
+    put("wide/a.png", 65535);
+    const auto warning = [&](const std::string& images) {
+        const ProgramRun run = run_unet(place, "predict -m net -s 1 --quiet -o masks -i " + images);
+        CAPTURE(images, run.err);
+        CHECK(run.status == 0);
+        CHECK(run.lines_of_err() <= 1);
+        return run.err;
+    };
+    CHECK_THAT(warning("narrow"),
+               contains("narrow: images have 16 bits per channel and no value above 4095; 8 bits hold "
+                        "only 16 levels of them"));
+    CHECK_THAT(warning("narrow/b.png"), contains("b.png: the image has 16 bits per channel and no value above 1000; 8 "
+                                                 "bits hold only 4 of its levels"));
+    CHECK_THAT(warning("mixed"), contains("mixed/b.png: the image has 16 bits per channel and no value above 4095"));
+    CHECK(warning("wide").empty());
 }
 
 TEST_CASE("predict of a folder skips hidden files and its own results") {

@@ -22,6 +22,7 @@
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/internal/trusted_links.h"
 #include "lockstep/runtime/stop_signals.h"
 
 namespace lockstep {
@@ -141,6 +142,7 @@ private:
         if (to_file) {
             const auto directory = options_.log_dir / fmt::format("attempt_{}", number_) / std::to_string(rank);
             const auto path = directory / (stream == Streams::out ? "stdout.log" : "stderr.log");
+            internal::require_trusted_links(path);
             std::error_code error;
             std::filesystem::create_directories(directory, error);
             if (!error)

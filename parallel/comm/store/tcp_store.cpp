@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,12 +36,14 @@ std::string printable(std::string_view text) {
     return line;
 }
 
-}  // namespace
+std::string described_store(const TcpStoreOptions& options) {
+    return fmt::format("store of rank 0 at {}:{}", options.host, options.port);
+}
 
-/// Sends one request at a time, each answered before the next.
-class TcpStore::Connection {
+/// Sends one request at a time, each answered before the next. For one thread at a time.
+class StoreConnection {
 public:
-    explicit Connection(const TcpStoreOptions& options)
+    explicit StoreConnection(const TcpStoreOptions& options)
         : options_(sound("TcpStore", options, 1)), for_this_user_(is_loopback(options_.host) && options.token.empty()) {
         if (options_.token.size() > longest_token)
             throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; expected at most {}",
@@ -50,12 +52,11 @@ public:
     }
 
     const TcpStoreOptions& options() const { return options_; }
-    std::string describe() const { return fmt::format("store of rank 0 at {}:{}", options_.host, options_.port); }
+    std::string describe() const { return described_store(options_); }
 
     /// The answer's field (empty if it has none), or nullopt if the server reports the key as missing.
     std::optional<std::string> ask(std::string_view what, Command command, const std::vector<std::string_view>& fields,
-                                   Milliseconds timeout) {
-        const std::scoped_lock lock(mutex_);
+                                   milliseconds timeout) {
         if (!socket_) throw CommunicationError(why_closed_);
         Reply reply = exchange(command, fields, RunClock::now() + timeout, max_frame_bytes);
         if (!reply.failure.empty()) {
@@ -198,15 +199,16 @@ private:
 
     TcpStoreOptions options_;
     const bool for_this_user_;
-    std::mutex mutex_;
     Descriptor socket_;
     std::string why_closed_;  ///< reason why there is no socket
 };
 
-namespace {
-
 /// Time beyond the deadline that the server was given, for its answer.
-constexpr Store::Milliseconds grace(250);
+constexpr milliseconds grace(250);
+/// How long a request waits for the end of another thread's `get` before it opens a second connection.
+constexpr milliseconds time_to_share(20);
+/// Longest time between two looks of a `get` that does not wait at the server.
+constexpr milliseconds longest_look(50);
 
 std::int64_t number_in(const std::optional<std::string>& field, const std::string& store) {
     const std::optional<std::int64_t> value = field ? number(*field) : std::nullopt;
@@ -216,19 +218,160 @@ std::int64_t number_in(const std::optional<std::string>& field, const std::strin
 
 }  // namespace
 
-TcpStore::TcpStore(const TcpStoreOptions& options) : connection_(std::make_unique<Connection>(options)) {}
+/// One connection, and a second one after a request was made while the `get` of another thread waited on the first.
+/// From then on, a `get` waits on the first, and requests that the server answers at once use the second. If several
+/// threads wait, one waits at the server and the others ask repeatedly, so that any number of threads need two of the
+/// server's connections.
+class TcpStore::Connections {
+public:
+    explicit Connections(const TcpStoreOptions& options)
+        : calls_(std::make_unique<StoreConnection>(options)), options_(calls_->options()) {}
+
+    const TcpStoreOptions& options() const { return options_; }
+
+    /// A request that the server answers at once.
+    std::optional<std::string> ask(std::string_view what, Command command,
+                                   const std::vector<std::string_view>& fields) {
+        const Use use(*this, for_call());
+        return use->ask(what, command, fields, options_.time_limit);
+    }
+
+    /// The value of the key; nullopt if it is not set in time.
+    std::optional<std::string> get(std::string_view what, std::string_view key, milliseconds timeout) {
+        const Deadline deadline = RunClock::now() + timeout;
+        milliseconds left = timeout;
+        for (milliseconds pause(1);; pause = std::min(2 * pause, longest_look)) {
+            if (StoreConnection* const free = for_wait()) {
+                const Use use(*this, free);
+                return use->ask(what, Command::get, {key, number(left.count())},
+                                std::max(left, milliseconds(0)) + grace);
+            }
+            std::optional<std::string> value = ask(what, Command::try_get, {key});
+            if (value || RunClock::now() >= deadline) return value;
+            pause_for(std::min(pause, time_until(deadline)));
+            left = time_until(deadline);
+        }
+    }
+
+    void append_on_loss(std::string_view what, std::string_view key, std::string_view text) {
+        const Use use(*this, for_call());
+        {
+            const std::scoped_lock lock(mutex_);
+            has_last_words_ = true;
+        }
+        use->ask(what, Command::append_on_loss, {key, text}, options_.time_limit);
+    }
+
+private:
+    /// The exclusive use of a connection.
+    class Use {
+    public:
+        Use(Connections& connections, StoreConnection* connection)
+            : connections_(connections), connection_(connection) {}
+        ~Use() { connections_.release(connection_); }
+        Use(const Use&) = delete;
+        Use& operator=(const Use&) = delete;
+        StoreConnection* operator->() const { return connection_; }
+
+    private:
+        Connections& connections_;
+        StoreConnection* connection_;
+    };
+
+    StoreConnection* for_call() {
+        std::unique_lock lock(mutex_);
+        while (calls_busy_) {
+            const auto changed = [this, waits = get_waits_] { return !calls_busy_ || get_waits_ != waits; };
+            if (!get_waits_)
+                changed_.wait(lock, changed);
+            else if (!changed_.wait_for(lock, time_to_share, changed))
+                return opened_for_call(lock);
+        }
+        calls_busy_ = true;
+        return calls_.get();
+    }
+
+    /// The `get` that waits on the only connection keeps it.
+    StoreConnection* opened_for_call(std::unique_lock<std::mutex>& lock) {
+        gets_ = std::move(calls_);
+        gets_busy_ = true;
+        get_waits_ = false;
+        std::unique_ptr<StoreConnection> made;
+        try {
+            lock.unlock();
+            made = std::make_unique<StoreConnection>(options_);
+            lock.lock();
+        } catch (...) {
+            lock.lock();
+            calls_ = std::move(gets_);
+            calls_busy_ = get_waits_ = std::exchange(gets_busy_, false);
+            changed_.notify_all();
+            throw;
+        }
+        calls_ = std::move(made);
+        return calls_.get();
+    }
+
+    /// Null while another thread's `get` waits.
+    StoreConnection* for_wait() {
+        std::unique_lock lock(mutex_);
+        while (!gets_ && !has_last_words_) {
+            if (!calls_busy_) {
+                calls_busy_ = get_waits_ = true;
+                changed_.notify_all();
+                return calls_.get();
+            }
+            if (get_waits_) return nullptr;
+            changed_.wait(lock);
+        }
+        if (gets_busy_) return nullptr;
+        gets_busy_ = true;
+        if (!gets_) {
+            lock.unlock();
+            std::unique_ptr<StoreConnection> made;
+            try {
+                made = std::make_unique<StoreConnection>(options_);
+            } catch (...) {
+                lock.lock();
+                gets_busy_ = false;
+                throw;
+            }
+            lock.lock();
+            gets_ = std::move(made);
+        }
+        return gets_.get();
+    }
+
+    void release(const StoreConnection* connection) {
+        const std::scoped_lock lock(mutex_);
+        if (gets_.get() == connection)
+            gets_busy_ = false;
+        else
+            calls_busy_ = get_waits_ = false;
+        changed_.notify_all();
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::unique_ptr<StoreConnection> calls_, gets_;  ///< gets_: null unless there are two
+    bool calls_busy_ = false, gets_busy_ = false;
+    bool get_waits_ = false;       ///< the only connection is used by a `get`
+    bool has_last_words_ = false;  ///< the server connects the loss of `calls_` with a text
+    const TcpStoreOptions options_;
+};
+
+TcpStore::TcpStore(const TcpStoreOptions& options) : connections_(std::make_unique<Connections>(options)) {}
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(std::string_view key, std::string_view value) {
     require_value(key, value);
-    connection_->ask(fmt::format("set '{}'", key), Command::set, {key, value}, time_limit());
+    connections_->ask(fmt::format("set '{}'", key), Command::set, {key, value});
 }
 
 std::string TcpStore::get(std::string_view key, Milliseconds timeout) {
     require_key(key);
     const std::string what = fmt::format("get '{}'", key);
-    std::optional<std::string> value = connection_->ask(what, Command::get, {key, number(timeout.count())},
-                                                        std::max(timeout, Milliseconds(0)) + grace);
+    std::optional<std::string> value = connections_->get(what, key, timeout);
     if (!value)
         throw CommunicationError(
             fmt::format("{}: {}: the key was not set within {} ms", describe(), what, timeout.count()));
@@ -237,52 +380,47 @@ std::string TcpStore::get(std::string_view key, Milliseconds timeout) {
 
 std::optional<std::string> TcpStore::try_get(std::string_view key) {
     require_key(key);
-    return connection_->ask(fmt::format("try_get '{}'", key), Command::try_get, {key}, time_limit());
+    return connections_->ask(fmt::format("try_get '{}'", key), Command::try_get, {key});
 }
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
     require_key(key);
-    return number_in(
-        connection_->ask(fmt::format("add to '{}'", key), Command::add, {key, number(amount)}, time_limit()),
-        describe());
+    return number_in(connections_->ask(fmt::format("add to '{}'", key), Command::add, {key, number(amount)}),
+                     describe());
 }
 
 std::string TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
     require_value(key, expected);
     require_value(key, desired);
-    return connection_
-        ->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired}, time_limit())
+    return connections_->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired})
         .value_or("");
 }
 
-int TcpStore::port() const { return connection_->options().port; }
+int TcpStore::port() const { return connections_->options().port; }
 
 void TcpStore::append_on_loss(std::string_view key, std::string_view text) {
     require_key(key);
     if (text.size() > longest_last_words)
         throw InvalidArgument(fmt::format("store: append_on_loss of {} bytes to '{}'; expected at most {}", text.size(),
                                           key, longest_last_words));
-    connection_->ask(fmt::format("append_on_loss to '{}'", key), Command::append_on_loss, {key, text}, time_limit());
+    connections_->append_on_loss(fmt::format("append_on_loss to '{}'", key), key, text);
 }
 
 bool TcpStore::remove(std::string_view key) {
     require_key(key);
-    return number_in(connection_->ask(fmt::format("remove '{}'", key), Command::remove, {key}, time_limit()),
-                     describe()) != 0;
+    return number_in(connections_->ask(fmt::format("remove '{}'", key), Command::remove, {key}), describe()) != 0;
 }
 
-std::int64_t TcpStore::count() {
-    return number_in(connection_->ask("count", Command::count, {}, time_limit()), describe());
-}
+std::int64_t TcpStore::count() { return number_in(connections_->ask("count", Command::count, {}), describe()); }
 
 std::unique_ptr<Store> TcpStore::clone(Milliseconds timeout) {
-    TcpStoreOptions options = connection_->options();
+    TcpStoreOptions options = connections_->options();
     options.time_limit = timeout;
     return std::make_unique<TcpStore>(options);
 }
 
-Store::Milliseconds TcpStore::time_limit() const { return connection_->options().time_limit; }
+Store::Milliseconds TcpStore::time_limit() const { return connections_->options().time_limit; }
 
-std::string TcpStore::describe() const { return connection_->describe(); }
+std::string TcpStore::describe() const { return described_store(connections_->options()); }
 
 }  // namespace lockstep

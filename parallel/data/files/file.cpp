@@ -15,42 +15,11 @@ namespace lockstep::internal {
 
 std::string reason() { return std::generic_category().message(errno); }
 
-std::filesystem::path directory_of(const std::filesystem::path& path) {
-    return path.has_parent_path() ? path.parent_path() : ".";
-}
-
-namespace {
-
-/// The kernel's rule for /tmp (fs.protected_symlinks), which is not enabled everywhere: the owner of a link that any
-/// user could have created would choose the file that is written.
-void require_trusted_link(const std::filesystem::path& link) {
-    struct stat own {
-    }, directory{};
-    if (::lstat(link.c_str(), &own) != 0 || !S_ISLNK(own.st_mode) ||
-        ::stat(directory_of(link).c_str(), &directory) != 0)
-        return;
-    constexpr mode_t shared = S_ISVTX | S_IWOTH;
-    if ((directory.st_mode & shared) != shared || own.st_uid == ::geteuid() || own.st_uid == directory.st_uid) return;
-    throw InvalidArgument("cannot use " + link.string() + ": it is a symbolic link of another user (" +
-                          std::to_string(own.st_uid) + ") in a directory that all users share; use another name");
-}
-
-}  // namespace
-
-void require_trusted_links(const std::filesystem::path& path) {
-    std::filesystem::path part;
-    for (const std::filesystem::path& name : path) {
-        part /= name;
-        require_trusted_link(part);
-    }
-}
-
 std::filesystem::path followed(const std::filesystem::path& path) {
-    constexpr int max_links = 40;  // the kernel's limit
+    require_trusted_links(path);
     std::filesystem::path name = path;
     for (int i = 0; i < max_links; ++i) {
         std::error_code error;
-        require_trusted_links(name);
         if (!std::filesystem::is_symlink(name, error)) return name;
         const std::filesystem::path target = std::filesystem::read_symlink(name, error);
         if (error) return name;

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "lockstep/runtime/internal/trusted_links.h"
+
 namespace lockstep::internal {
 
 // File names: what they refer to, and whether it may be written.
@@ -18,16 +20,9 @@ namespace lockstep::internal {
 /// "No such file or directory": the text of errno.
 std::string reason();
 
-/// The directory of the name.
-std::filesystem::path directory_of(const std::filesystem::path& path);
-
 /// The path after following symbolic links, whether or not the file exists; only the last component is followed. Throws
 /// InvalidArgument for cyclic links, and for other users' links in a directory that every user may write to (/tmp).
 std::filesystem::path followed(const std::filesystem::path& path);
-
-/// Throws InvalidArgument if a part of the path is a symbolic link of another user in a directory that every user may
-/// write to.
-void require_trusted_links(const std::filesystem::path& path);
 
 /// Throws InvalidArgument unless a file may replace what exists at `path`: nothing, or a regular file.
 void require_replaceable(const std::filesystem::path& path);

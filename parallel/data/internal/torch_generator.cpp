@@ -3,16 +3,32 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <new>
 #include <numeric>
 #include <utility>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
 
 namespace lockstep {
 
+std::vector<std::int64_t> room_for_rows(const char* who, std::int64_t count) {
+    const std::size_t most = total_memory() / sizeof(std::int64_t);
+    if (count < 0 || static_cast<std::uint64_t>(count) > most)
+        throw InvalidArgument(
+            fmt::format("{}: {} rows; expected 0 to {}, which fit in this machine's memory", who, count, most));
+    std::vector<std::int64_t> rows;
+    try {
+        rows.reserve(static_cast<std::size_t>(count));
+    } catch (const std::bad_alloc&) {
+        throw OutOfMemory(fmt::format("{}: no memory for {} rows", who, count));
+    }
+    return rows;
+}
+
 std::vector<std::int64_t> rows_in_order(const char* who, std::int64_t length) {
-    if (length < 0) throw InvalidArgument(fmt::format("{}: a data set of {} rows; expected 0 or more", who, length));
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
+    std::vector<std::int64_t> rows = room_for_rows(who, length);
+    rows.resize(static_cast<std::size_t>(length));
     std::iota(rows.begin(), rows.end(), 0);
     return rows;
 }

@@ -27,7 +27,10 @@ private:
     std::mt19937 random_;
 };
 
-/// 0 to length - 1. Throws InvalidArgument, naming `who`, for a negative length.
+/// An empty list with memory for `count` rows. Throws InvalidArgument, naming `who`, for a negative count and for more
+/// rows than this machine's memory can hold; OutOfMemory if the memory is in use.
+std::vector<std::int64_t> room_for_rows(const char* who, std::int64_t count);
+/// 0 to length - 1. Throws as room_for_rows.
 std::vector<std::int64_t> rows_in_order(const char* who, std::int64_t length);
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "lockstep/samples/apps/info/collective_trials.h"
 
+#include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,10 +9,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/samples/apps/program/temporary_file.h"
@@ -200,11 +204,14 @@ void try_collectives(const std::string& backend, const std::filesystem::path& fi
     // Uses the store, because the group may have failed.
     if (group.rank() > 0) return group.store()->set("answers", answers);
     const std::string others = group.store()->get("answers");
-    std::ofstream lines(file);
+    std::string lines;
     for (std::size_t i = 0; i < trials.size(); ++i) {
         const bool agreed = i < others.size() && others[i] == answers[i];
-        lines << trials[i].device << '\t' << trials[i].operation << '\t' << (agreed ? trials[i].answer : "no") << '\n';
+        lines += fmt::format("{}\t{}\t{}\n", trials[i].device, trials[i].operation, agreed ? trials[i].answer : "no");
     }
+    ls::AtomicFile to(file);
+    to.write(std::as_bytes(std::span(lines)));
+    to.commit();
 }
 
 std::vector<BackendTrials> try_all_backends() {

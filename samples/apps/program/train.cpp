@@ -1,8 +1,9 @@
 #include "lockstep/samples/apps/program/train.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 #include <string_view>
+#include <system_error>
 
 namespace program {
 
@@ -45,8 +46,20 @@ std::map<std::string, std::string> facts_of(const Options& options, const lockst
     const auto before = state.fields.find("fact shards");
     if (before == state.fields.end()) return facts;
     const bool fixed_before = before->second.find(',') == std::string::npos;
-    if ((!fixed_before && !options.shards) || std::atoi(before->second.c_str()) == shards) own = before->second;
+    const std::string_view number = std::string_view(before->second).substr(0, before->second.find(','));
+    if ((!fixed_before && !options.shards) || number == std::to_string(shards)) own = before->second;
     return facts;
+}
+
+std::uint64_t seed_in(const std::map<std::string, std::string>& facts) {
+    const std::string& text = facts.at("seed");
+    std::uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+    if (error != std::errc() || end != text.data() + text.size())
+        throw lockstep::DataError(
+            fmt::format("the checkpoint's field '{}seed' is '{}'; expected a whole number from 0 to 2^64 - 1",
+                        lockstep::detail::fact, text));
+    return seed;
 }
 
 void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,

@@ -71,6 +71,10 @@ std::map<std::string, std::string> facts_of(const Options& options, const lockst
 void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
                             std::map<std::string, std::string>& facts);
 
+/// The random seed among the facts, which are those of the checkpoint if its run is finished. Throws DataError unless
+/// it is a number.
+std::uint64_t seed_in(const std::map<std::string, std::string>& facts);
+
 /// "continues with --seed 3 instead of 1", for the changes that --allow-changed permits; empty: no changes.
 /// Throws UsageError for other changes, and for another batch size within an epoch.
 std::string accepted_changes(const Options& options, const lockstep::RunState& state,
@@ -189,7 +193,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
          .step = {
              .accumulation_steps = options.accumulation_steps, .clip = clip, .scaler = &scaler, .rates = rates.get()}});
     const std::string changes = accepted_changes(options, state, runner.facts(), loader.options().batch_size);
-    state.seed = std::stoull(facts.at("seed"));
+    state.seed = seed_in(facts);
     runner.resume_from(state);
     const lockstep::StopSignals signals(options.stop_signals);
     runner.stop_on(signals);

@@ -237,8 +237,12 @@ void predict(const PredictFlags& flags) {
         throw program::UsageError(
             fmt::format("--mask-values {}: {} values for a network of {} classes; expected one per class",
                         flags.mask_values, values.size(), std::max<std::int64_t>(file.net.classes, 2)));
+    std::vector<Path> images;
+    std::vector<std::uint16_t> peaks;
     for (const auto& [path, mask, picture] : work) {
         lockstep::HostImage image = lockstep::read_image(path);
+        images.push_back(path);
+        peaks.push_back(image.peak16);
         if (image.mode == lockstep::ImageMode::palette) image = lockstep::as_rgb(image);
         if (image.channels() != file.net.channels)
             throw lockstep::DataError(fmt::format("{}: image has {} {}; the network in {} expects {}", path.string(),
@@ -251,6 +255,7 @@ void predict(const PredictFlags& flags) {
         if (!picture.empty()) lockstep::write_png(picture, overlay(image, map));
         if (!flags.quiet) std::cout << path.string() << ": " << mask.string() << '\n' << std::flush;
     }
+    lockstep::warn_of_unused_range(images, peaks);
 }
 
 }  // namespace

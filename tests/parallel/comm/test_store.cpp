@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -128,6 +131,133 @@ TEST_CASE("every store waits for a key until its time limit") {
     CHECK(Clock::now() - begin < milliseconds(60000));
     store->set("after", "an expired wait");
     CHECK(store->get("after") == "an expired wait");
+}
+
+TEST_CASE("every store serves all other calls while a get of another thread waits") {
+    AnyStore any;
+    const auto store = any.make(GENERATE("tcp", "file", "prefix"));
+    INFO(store->describe());
+    constexpr int rounds = 20;
+    std::vector<std::string> values;
+    std::string failure;
+    std::jthread waiter([&] {
+        try {
+            for (int i = 0; i < rounds; ++i) {
+                store->set("waits " + std::to_string(i), "");
+                values.push_back(store->get("go " + std::to_string(i)));
+            }
+        } catch (const std::exception& error) {
+            failure = error.what();
+        }
+    });
+    // If one of these calls waited for the get, which waits for the last of them, the get would fail.
+    store->set("known", "value");
+    for (int i = 0; i < rounds; ++i) {
+        const std::string n = std::to_string(i);
+        store->get("waits " + n);
+        CHECK(store->get("known") == "value");
+        CHECK_FALSE(store->try_get("go " + n).has_value());
+        CHECK(contains(message_of<CommunicationError>([&] { store->get("never", milliseconds(1)); }), "1 ms"));
+        CHECK(store->add("sum", 2) == 2 * (i + 1));
+        CHECK(store->compare_set("swapped " + n, "", "new") == "new");
+        CHECK(store->remove("swapped " + n));
+        CHECK(store->count() == 3 + 2 * i);
+        CHECK(store->clone()->get("known") == "value");
+        store->set("go " + n, n);
+        store->get("go " + n);
+    }
+    waiter.join();
+    CHECK(failure.empty());
+    REQUIRE(values.size() == rounds);
+    for (int i = 0; i < rounds; ++i) CHECK(values[static_cast<std::size_t>(i)] == std::to_string(i));
+}
+
+TEST_CASE("every store lets many threads wait, for keys that they set for each other") {
+    AnyStore any;
+    const auto store = any.make(GENERATE("tcp", "file", "prefix"));
+    INFO(store->describe());
+    constexpr int threads = 6, rounds = 5;
+    std::atomic<int> failed{0};
+    std::vector<std::jthread> ring;
+    for (int t = 0; t < threads; ++t)
+        ring.emplace_back([&, t] {
+            try {
+                for (int round = 0; round < rounds; ++round) {
+                    const auto key = [&](int of, int in) { return std::to_string(of) + "/" + std::to_string(in); };
+                    if (t > 0) store->get(key(t - 1, round));
+                    if (t == 0 && round > 0) store->get(key(threads - 1, round - 1));
+                    store->set(key(t, round), "");
+                }
+            } catch (const std::exception&) {
+                ++failed;
+            }
+        });
+    for (std::jthread& thread : ring) thread.join();
+    CHECK(failed == 0);
+    CHECK(store->count() == threads * rounds);
+}
+
+TEST_CASE("a TCP store has at most two connections, however many threads wait") {
+    TcpStoreServer server({.token = "secret"});
+    TcpStoreOptions options = at(server.port());
+    options.token = "secret";
+    const auto sockets = [] {
+        int count = 0;
+        std::error_code ignored;
+        for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+            if (std::filesystem::read_symlink(entry.path(), ignored).string().starts_with("socket:")) ++count;
+        return count;
+    };
+    TcpStore other(options);
+    const int before = sockets();
+    {
+        TcpStore store(options);
+        for (int i = 0; i < 10; ++i) store.set("key", "value");
+        CHECK_THROWS_AS(store.get("never", milliseconds(1)), CommunicationError);
+        CHECK(sockets() == before + 2);  // both ends are in this process
+        std::vector<std::jthread> waiters;
+        std::atomic<int> failed{0};
+        for (int i = 0; i < 8; ++i)
+            waiters.emplace_back([&] {
+                try {
+                    store.add("waiting", 1);
+                    store.get("go");
+                } catch (const std::exception&) {
+                    ++failed;
+                }
+            });
+        while (other.try_get("waiting") != "8") std::this_thread::yield();
+        store.set("go", "");
+        for (std::jthread& waiter : waiters) waiter.join();
+        CHECK(failed == 0);
+        CHECK(sockets() <= before + 4);
+    }
+}
+
+TEST_CASE("append_on_loss works while a get of another thread waits, before and after the first text") {
+    TcpStoreServer server{TcpStoreOptions{}};
+    TcpStore other(at(server.port()));
+    for (const bool has_text : {false, true}) {
+        CAPTURE(has_text);
+        const std::string round = has_text ? "second" : "first";
+        auto store = std::make_unique<TcpStore>(at(server.port()));
+        if (has_text) store->append_on_loss("gone " + round, "replaced\n");
+        std::jthread waiter([&] {
+            try {
+                store->set("waits " + round, "");
+                store->get("go " + round);
+            } catch (const std::exception&) {  // the text is then missing or repeated
+            }
+        });
+        other.get("waits " + round);
+        store->append_on_loss("gone " + round, "replaced as well\n");
+        store->append_on_loss("gone " + round, "text\n");
+        store->set("go " + round, "");
+        waiter.join();
+        CHECK_FALSE(other.try_get("gone " + round));
+        store.reset();
+        CHECK(other.get("gone " + round) == "text\n");
+    }
 }
 
 TEST_CASE("every store rejects keys and values beyond its limits") {

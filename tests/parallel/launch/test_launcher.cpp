@@ -1,11 +1,15 @@
 // launch() within a program: the calls that it refuses, the state that it restores, and a program that starts itself.
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/comm/store.h"
@@ -19,7 +23,9 @@
 
 using namespace lockstep;
 using lockstep::test::contains;
+using lockstep::test::get_bytes;
 using lockstep::test::message_of;
+using lockstep::test::put_bytes;
 using lockstep::test::StartedProcess;
 using lockstep::test::TemporaryDirectory;
 using lockstep::test::Words;
@@ -127,6 +133,35 @@ TEST_CASE("invalid options of a launch are rejected") {
     CHECK(contains(with([](auto& o) { o.tee = {Streams::out}; }), "1 local ranks were selected, but there are 2"));
     CHECK(contains(with([](auto& o) { o.nodes = 2; }), "node rank, master address and master port"));
     CHECK(with([](auto&) {}).empty());
+}
+
+TEST_CASE("logs of ranks do not follow another user's link in a shared directory") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root can give links away");
+        return;
+    }
+    const TemporaryDirectory directory;
+    const std::filesystem::path shared = directory / "shared", victim = directory / "victim";
+    std::filesystem::create_directory(shared);
+    std::filesystem::create_directories(victim / "attempt_0/0");
+    std::filesystem::create_directory_symlink(victim, shared / "logs");
+    std::filesystem::create_directory_symlink(victim / "attempt_0", shared / "attempt_0");
+    for (const char* name : {"logs", "attempt_0"}) REQUIRE(::lchown((shared / name).c_str(), 12345, 12345) == 0);
+    const std::vector<std::filesystem::path> files{victim / "attempt_0/0/stdout.log",
+                                                   victim / "attempt_0/0/stderr.log"};
+    for (const auto& file : files) put_bytes(file, "old");
+    LaunchOptions options = worker({"sleep=1"}, 1);
+    options.redirects = {Streams::both};
+    for (const std::filesystem::path& place : {shared / "logs", shared}) {
+        CAPTURE(place.string());
+        options.log_dir = place;
+        REQUIRE(::chmod(shared.c_str(), 01777) == 0);
+        CHECK(contains(refusal(options), "a symbolic link of another user (12345)"));
+        for (const auto& file : files) CHECK(get_bytes(file) == "old");
+    }
+    REQUIRE(::chmod(shared.c_str(), 0755) == 0);  // no other user may write there
+    CHECK(launch(options).success());
+    for (const auto& file : files) CHECK(get_bytes(file).empty());
 }
 
 TEST_CASE("a number of ranks is a number or names what to count") {
