@@ -213,7 +213,6 @@ void Runner::report_step() {
     auto [step, loss] = std::move(unreported_.front());
     unreported_.pop_front();
     step.loss = loss.item();
-    if (options_.step.scaler) options_.step.scaler->note_step(loss.skipped());
     throughput_->done(step.rows);
     reports_ = true;
     const std::size_t count = hooks_.size();
