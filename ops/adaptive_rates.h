@@ -43,7 +43,7 @@ struct MeasuredStep {
     enum class Outcome : std::uint8_t { taken, skipped, refused };
     std::atomic<bool> done = false;  ///< the other members are set
     Outcome outcome = Outcome::taken;
-    GradientMeasures measures;  ///< set if the step was taken
+    GradientMeasures measures;  ///< set if the step had adaptive rates and was taken
 };
 
 /// Base of the rules. A rule is bound to the optimizer that it is first used with.

@@ -118,6 +118,8 @@ public:
     /// a Use.
     OneThreadAtATime& one_thread() { return one_thread_; }
 
+    /// Whether this process prints warnings about the model: not on ranks other than 0.
+    bool warns = true;
     /// Performs an optimizer's update if a wrapper owns the replicas; empty for a plain model.
     std::function<void(Optimizer&)> update_hook;
     /// Makes the check of require_members if a wrapper knows the whole model; empty for a plain model, in which only

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/flat_gradients.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
@@ -113,6 +114,8 @@ void GradScaler::load_state(const std::map<std::string, double>& state) {
     options_ = options;
     state_ = {as_f32(scale), good_steps};
     devices_have_state_ = false;
+    pending_.clear();
+    consecutive_skips_ = 0;
 }
 
 Tensor GradScaler::scale(const Tensor& loss) {
@@ -130,6 +133,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
         throw InvalidArgument(
             "GradScaler: unscale_() has already been called on this optimizer since the last update().");
     optimizer.store()->require_members("GradScaler::unscale_");
+    warns_ = optimizer.store()->warns;
     const NoGrad no_grad;
     const std::vector<FlatGradient> gradients = flat_gradients(optimizer.parameters());
     if (gradients.empty())
@@ -173,21 +177,31 @@ void GradScaler::update(std::optional<double> new_scale) {
             "GradScaler: No inf checks were recorded prior to update; expected unscale_ or step of an optimizer (a "
             "wrapper's step updates the scale itself)");
     settle();
-    if (new_scale) {
+    const bool checked = std::any_of(progress_.begin(), progress_.end(), unscaled);
+    const bool skipped = std::any_of(progress_.begin(), progress_.end(), [&](const auto& entry) {
+        return unscaled(entry) && !std::isfinite(entry.second.largest.item());
+    });
+    if (new_scale)
         state_.scale = as_f32(*new_scale);
-    } else {
-        const bool skipped = std::any_of(progress_.begin(), progress_.end(), [&](const auto& entry) {
-            return unscaled(entry) && !std::isfinite(entry.second.largest.item());
-        });
+    else
         element::update_loss_scale(state_, skipped, options_.growth_factor, options_.backoff_factor,
                                    options_.growth_interval);
-    }
     devices_have_state_ = false;
     progress_.clear();
+    if (checked) count(skipped);
 }
 
-void GradScaler::note_step(bool skipped) {
-    if (!options_.enabled) return;
+void GradScaler::begin_step() {
+    // All ranks count the same steps here, whichever of them have read losses.
+    while (pending_.size() > 1) {
+        const auto step = std::move(pending_.front());
+        pending_.pop_front();
+        if (step->outcome != MeasuredStep::Outcome::refused) count(step->outcome == MeasuredStep::Outcome::skipped);
+    }
+    host_is_stale_ = true;
+}
+
+void GradScaler::count(bool skipped) {
     consecutive_skips_ = skipped ? consecutive_skips_ + 1 : 0;
     if (!skipped || consecutive_skips_ % check_interval != 0) return;
     const double scale = get_scale();
@@ -196,6 +210,7 @@ void GradScaler::note_step(bool skipped) {
             fmt::format("GradScaler: the scale is 0 after {} consecutive skipped steps; expected gradients that are "
                         "finite at some scale: check the data, the loss and the learning rate",
                         consecutive_skips_));
+    if (!warns_) return;
     warn(fmt::format("GradScaler: skipped {} consecutive steps with non-finite gradients; the scale is {}",
                      consecutive_skips_, scale));
 }
@@ -210,6 +225,8 @@ void GradScaler::move_to(const std::shared_ptr<ParameterStore>& store) {
         for (const Replica& replica : store->replicas())
             on_devices_.emplace_back(replica.device, Buffer::zeroed(replica.device, sizeof state_, "loss scale"));
         store_ = store;
+        warns_ = store->warns;
+        pending_.clear();
         devices_have_state_ = false;
     }
     if (!devices_have_state_)

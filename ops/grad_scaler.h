@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +29,8 @@
 #include "lockstep/ops/optimizer.h"
 
 namespace lockstep {
+
+struct MeasuredStep;
 
 struct GradScalerOptions {
     double init_scale = 65536;
@@ -44,6 +47,10 @@ struct GradScalerOptions {
 /// devices and ranks see the same gradients and make the same decision, and the host does not wait. In the manual form
 /// `step` waits to find out whether the gradients are finite, as in PyTorch. The two forms may be mixed. The scalers of
 /// all ranks must have the same options.
+///
+/// After every 50 consecutive skipped steps there is a warning, on rank 0 of a job. If the scale is 0 by then, from
+/// which it never recovers, the wrapper's `step` or `update` throws Error on all ranks. PyTorch skips all further steps
+/// silently.
 class GradScaler {
 public:
     /// Throws InvalidArgument for invalid options.
@@ -72,14 +79,9 @@ public:
     /// Calls unscale_ unless that was done, then the optimizer's step() unless some gradient is not finite. Returns
     /// whether step() was called. Waits for the gradients.
     bool step(Optimizer& optimizer);
-    /// Sets the scale of the next iteration: by the rule, or to `new_scale`.
+    /// Sets the scale of the next iteration: by the rule, or to `new_scale`. Throws Error, with the scale set, if the
+    /// scale is 0 after every 50th consecutive skipped step.
     void update(std::optional<double> new_scale = std::nullopt);
-
-    /// Called after each step by training loops (Runner calls it), with `skipped` from StepLoss. Warns after
-    /// every 50 consecutive skipped steps, and throws Error if the scale is 0, from which it never recovers. PyTorch
-    /// skips all further steps silently.
-    void note_step(bool skipped);
-    static constexpr std::int64_t check_interval = 50;
 
     // For wrappers.
 
@@ -90,6 +92,11 @@ public:
     void move_to(const std::shared_ptr<ParameterStore>& store);
     /// The state, a LossScale, on a device of that model.
     const std::shared_ptr<Buffer>& state_on(Device device) const;
+    /// Called before a step, when at most one step is in flight: counts the skipped ones among the finished steps.
+    /// Throws Error as described above.
+    void begin_step();
+    /// Called after the step has begun; its outcome will be written to `step`.
+    void follow(std::shared_ptr<const MeasuredStep> step) { pending_.push_back(std::move(step)); }
 
 private:
     /// Calls made for an optimizer since the last update().
@@ -98,8 +105,12 @@ private:
         Tensor largest;  ///< largest magnitude of a gradient before unscaling, or NaN: f64 scalar
     };
 
+    static constexpr std::int64_t check_interval = 50;
+
     /// Updates the state on the host to the latest.
     void settle();
+    /// Counts a step that was taken or skipped.
+    void count(bool skipped);
 
     GradScalerOptions options_;
     std::uint64_t id_;
@@ -108,7 +119,9 @@ private:
     bool host_is_stale_ = false;       ///< the devices have a newer state
     std::weak_ptr<ParameterStore> store_;
     std::vector<std::pair<Device, std::shared_ptr<Buffer>>> on_devices_;
+    std::deque<std::shared_ptr<const MeasuredStep>> pending_;  ///< the wrapper's steps that have not been counted
     std::int64_t consecutive_skips_ = 0;
+    bool warns_ = true;                           ///< as ParameterStore::warns
     std::map<std::uint64_t, Progress> progress_;  ///< by the optimizer's id
 };
 

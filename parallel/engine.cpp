@@ -41,6 +41,7 @@ struct Engine::Impl {
 Engine::Engine(const std::vector<NamedTensor>& tensors, Devices devices, const EngineOptions& options,
                std::shared_ptr<Communicator> job)
     : impl_(std::make_unique<Impl>(tensors, std::move(devices), options, std::move(job))) {
+    store()->warns = rank() == 0;
     std::vector<DeviceInfo> infos;
     for (const Device device : this->devices()) infos.push_back(device_info(device));
     if (const std::string text = imbalance_warning(infos); !text.empty()) warn(text);
@@ -154,7 +155,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
         scaler->move_to(store());
     }
     auto outcome = std::make_shared<StepOutcome>();
-    if (options.rates) outcome->measured = std::make_shared<MeasuredStep>();
+    if (options.rates || scaler) outcome->measured = std::make_shared<MeasuredStep>();
     impl_->run.step(optimizer, call, inputs, plan, outcome);
     return {*this, std::move(outcome)};
 }

@@ -18,6 +18,12 @@ constexpr std::size_t max_in_flight = 3;  // losses of older steps can be read w
 /// Field of a state whose run was stopped at a pause, before the hooks were called.
 constexpr const char* pending_pause = "pause left";
 
+/// End of the fact "shards" of a run whose options leave the number open.
+constexpr const char* one_per_device = ", one per device";
+
+/// Fact "deterministic" of a run with a fixed number of shards and without the option.
+constexpr const char* by_fixed_shards = "by fixed shards";
+
 std::string text_of(const std::vector<GradientClip>& clip) {
     std::string text;
     for (const GradientClip& one : clip) {
@@ -29,6 +35,24 @@ std::string text_of(const std::vector<GradientClip>& clip) {
                                 std::get<ClipGradValue>(one).group);
     }
     return text.empty() ? "none" : text;
+}
+
+std::string text_of(bool on) { return on ? "on" : "off"; }
+
+/// "4", or "4, one per device" if the options leave the number open.
+std::string text_of_shards(const Engine& engine) {
+    return fmt::format("{}{}", engine.shards(), engine.options().shards > 0 ? "" : one_per_device);
+}
+
+/// Whether a run with one value resumes with the other one. One shard per device is not the user's choice: a change of
+/// devices may change the number of shards, and the same number may be given or result from the devices. A fixed number
+/// of shards implies `deterministic`.
+bool is_same_fact(const std::string& name, const std::string& before, const std::string& now) {
+    if (before == now) return true;
+    if (name == "deterministic") return before == by_fixed_shards || now == by_fixed_shards;
+    if (name != "shards") return false;
+    const auto number = [](const std::string& text) { return text.substr(0, text.find(',')); };
+    return number(before) == number(now) || (before.ends_with(one_per_device) && now.ends_with(one_per_device));
 }
 
 /// Throws InvalidArgument for a changed fact that may not change, and for a name in `may_change` that is not a fact.
@@ -60,7 +84,8 @@ std::vector<ChangedFact> changed_facts(const RunState& state, const std::map<std
     std::vector<ChangedFact> changed;
     for (const auto& [name, value] : now) {
         const auto before = state.fields.find(detail::fact + name);
-        if (before != state.fields.end() && before->second != value) changed.push_back({name, before->second, value});
+        if (before != state.fields.end() && !is_same_fact(name, before->second, value))
+            changed.push_back({name, before->second, value});
     }
     return changed;
 }
@@ -81,9 +106,20 @@ std::map<std::string, std::string> Runner::facts() const {
     all.try_emplace("rows", std::to_string(types_->rows()));
     all.try_emplace("batch-size", std::to_string(order.batch_size));
     if (order.shuffle) all.try_emplace("seed", std::to_string(order.seed));
+    all.try_emplace("drop-last", text_of(order.drop_last));
     all.try_emplace("accumulation-steps", std::to_string(options_.step.accumulation_steps));
     all.try_emplace("clip", text_of(options_.step.clip));
     all.try_emplace("rates", options_.step.rates ? options_.step.rates->name() : "none");
+    all.try_emplace("scaler", text_of(options_.step.scaler && options_.step.scaler->is_enabled()));
+    all.try_emplace("skip-nonfinite", text_of(options_.step.skip_nonfinite));
+    const Engine& engine = types_->engine();
+    const EngineOptions& options = engine.options();
+    all.try_emplace("shards", text_of_shards(engine));
+    const bool implied = options.shards > 0 && !options.deterministic;
+    all.try_emplace("deterministic", implied ? by_fixed_shards : text_of(options.deterministic));
+    all.try_emplace("reduction", options.reduction == ReductionMode::fast ? "fast" : "tree");
+    all.try_emplace("allow-tf32", text_of(options.allow_tf32));
+    all.try_emplace("amp", options.autocast ? std::string(name_of(*options.autocast)) : "off");
     return all;
 }
 
@@ -134,7 +170,9 @@ void Runner::note_rate_setter(const std::string& name, bool only_one) {
 
 void Runner::run() {
     state_.batch_size = types_->order().batch_size;
-    for (const auto& [name, value] : facts()) state_.fields[detail::fact + name] = value;
+    const auto now = facts();
+    for (const auto& [name, value] : now) state_.fields.try_emplace(detail::fact + name, value);
+    for (const auto& [name, before, value] : changed_facts(state_, now)) state_.fields[detail::fact + name] = value;
     over_ = false;
     rate_setters_.clear();
     if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);
@@ -213,7 +251,6 @@ void Runner::report_step() {
     auto [step, loss] = std::move(unreported_.front());
     unreported_.pop_front();
     step.loss = loss.item();
-    if (options_.step.scaler) options_.step.scaler->note_step(loss.skipped());
     throughput_->done(step.rows);
     reports_ = true;
     const std::size_t count = hooks_.size();

@@ -83,12 +83,14 @@ void InFlight::look_at(Slot& slot) {
 }
 
 void InFlight::tell(MeasuredStep& step, const Slot& slot, bool skipped) {
-    const MeasuredSquares& squares = static_cast<const Report*>(slot.report->data())->squares;
     step.outcome = skipped ? MeasuredStep::Outcome::skipped : MeasuredStep::Outcome::taken;
-    // A shard's own gradient is its part of the gradient times all rows divided by its own, and is weighted by its
-    // rows.
-    step.measures = {squares.of_shards * static_cast<double>(slot.numbers.rows),
-                     squares.norm_of_mean * squares.norm_of_mean, slot.numbers.pieces};
+    if (slot.numbers.squares) {
+        const MeasuredSquares& squares = static_cast<const Report*>(slot.report->data())->squares;
+        // A shard's own gradient is its part of the gradient times all rows divided by its own, and is weighted by its
+        // rows.
+        step.measures = {squares.of_shards * static_cast<double>(slot.numbers.rows),
+                         squares.norm_of_mean * squares.norm_of_mean, slot.numbers.pieces};
+    }
     step.done = true;
 }
 

@@ -24,7 +24,7 @@ struct StepOutcome {
     std::optional<double> grad_norm;
     std::string reason;  ///< reason of a refusal
     std::int64_t step = 0;
-    std::shared_ptr<MeasuredStep> measured;  ///< for adaptive rates; null: none
+    std::shared_ptr<MeasuredStep> measured;  ///< for adaptive rates and scaler; null: none
 };
 
 /// Locations of a step's numbers on the first device; null by default.

@@ -137,6 +137,7 @@ TrainingRun::PreparedStep TrainingRun::prepare(const ModelCall& call, const Batc
 void TrainingRun::step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs,
                        const StepPlan& plan, const std::shared_ptr<StepOutcome>& outcome) {
     const int slot = in_flight_.begin();
+    if (plan.gate.scaler) plan.gate.scaler->begin_step();
     if (plan.gate.rates) plan.gate.rates->begin_step(optimizer);
     BatchInputs batch(*parts_, inputs, false);
     note_eager_reports(inputs);
@@ -158,6 +159,7 @@ void TrainingRun::step(Optimizer& optimizer, const ModelCall& call, const std::v
         retry_once([&] { in_flight_.end(slot, numbers, outcome); });
         if (plan.accumulation_steps > 1) retry_once([&] { replicas_.hand_back(); });
     });
+    if (plan.gate.scaler) plan.gate.scaler->follow(outcome->measured);
     if (plan.gate.rates) plan.gate.rates->follow(outcome->measured);
     step.count(replicas_);
     parts_->ranks.stops()->count();

@@ -34,7 +34,7 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
         return program::train("mnist", options, model, batches, ls::nll_loss,
                               {.optimizer = sgd,
                                .evaluate = [&] { return ls::accuracy(model, test_batches); },
-                               .facts = {{"data", program::describe_data(training)}}},
+                               .facts = {{"dataset", program::describe_data(training)}}},
                               began);
     });
 }

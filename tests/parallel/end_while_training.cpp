@@ -1,6 +1,14 @@
-// Ends the process in the way that its argument names while a model is trained. Status 7 is the expected one.
+// Ends the process in the way that its first argument names while a model is trained, or while an object that has
+// threads exists. Status 7 is the expected one. The second argument is a directory for files.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
+#include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
@@ -55,6 +63,78 @@ void await(const std::atomic<bool>& begun) {
     while (!begun) std::this_thread::yield();
 }
 
+/// Writes a log, whose thread has entries left.
+struct Logs {
+    explicit Logs(const std::filesystem::path& place) : log(place / "log") {}
+    void use() { log.scalar("loss", 1, step++); }
+    ls::EventLog log;
+    std::int64_t step = 0;
+};
+
+/// Saves checkpoints, of which the last one is being written.
+struct Saves {
+    explicit Saves(const std::filesystem::path& place) : file(place / "net") {}
+    void use() {
+        training.epoch(epoch);
+        writer.save(training.model, training.sgd, {.epoch = ++epoch}, file);
+    }
+    std::filesystem::path file;
+    Training training;
+    ls::CheckpointWriter writer;
+    std::uint64_t epoch = 0;
+};
+
+/// Serves a store, with a client that has an open connection.
+struct Serves {
+    explicit Serves(const std::filesystem::path&) {}
+    void use() { client.set("key", client.try_get("key").value_or("") + "."); }
+    ls::TcpStoreServer server{{.host = "127.0.0.1", .port = 0}};
+    ls::TcpStore client{{.host = "127.0.0.1", .port = server.port()}};
+};
+
+/// Rank 0 of two; the other one is a child process, which ends with this one.
+struct Joins {
+    explicit Joins(const std::filesystem::path& place) : group(beside_rank_1(place / "store")) {}
+    static ls::ProcessGroupOptions options(const std::filesystem::path& store, int rank) {
+        return {.backend = "shm",
+                .rendezvous = {.init_method = "file://" + store.string(), .rank = rank, .world_size = 2}};
+    }
+    static ls::ProcessGroupOptions beside_rank_1(const std::filesystem::path& store) {
+        if (::fork() != 0) return options(store, 0);
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        try {
+            ls::ProcessGroup group(options(store, 1));
+            for (const ls::Tensor tensor = ls::Tensor::zeros({1000});;) group.all_reduce(tensor);
+        } catch (const std::exception&) {  // rank 0 has ended
+        }
+        ::_exit(0);
+    }
+    void use() { work = group.all_reduce_async(tensor); }
+    ls::ProcessGroup group;
+    ls::Tensor tensor = ls::Tensor::zeros({1000});
+    std::optional<ls::ProcessGroup::Work> work;
+};
+
+template <class Used>
+std::optional<Used> object_of_the_process;
+
+/// Exits from another thread. An object of the process, which exit destroys, is not in a call then; a local one is.
+template <class Used>
+[[noreturn]] void exit_while_used(bool kept, const std::filesystem::path& place) {
+    std::filesystem::remove_all(place);
+    std::filesystem::create_directories(place);
+    std::optional<Used> local;
+    Used& used = kept ? object_of_the_process<Used>.emplace(place) : local.emplace(place);
+    std::atomic<bool> begun{false};
+    for (int i = 0; i < 3; ++i) used.use();
+    std::thread([&] {
+        await(begun);
+        std::exit(7);
+    }).detach();
+    begun = true;
+    while (true) kept ? static_cast<void>(::pause()) : used.use();
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -62,6 +142,11 @@ int main(int count, char** arguments) {
     std::atomic<bool> begun{false};
     const bool kept = way.starts_with("static ");
     const std::string how = kept ? way.substr(7) : way;
+    const std::filesystem::path place = count > 2 ? arguments[2] : "";
+    if (how == "exit with a log") exit_while_used<Logs>(kept, place);
+    if (how == "exit with a checkpoint writer") exit_while_used<Saves>(kept, place);
+    if (how == "exit with a store server") exit_while_used<Serves>(kept, place);
+    if (how == "exit with a process group") exit_while_used<Joins>(kept, place);
     std::optional<Training> local;
     Training& training = kept ? of_the_process.emplace() : local.emplace();
     if (how == "exit of another thread") {

@@ -6,11 +6,15 @@
 #include <cmath>
 #include <csignal>
 #include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -343,5 +347,53 @@ TEST_CASE("backward after an optimizer's step is rejected on every rank, and tra
               loss_of(model(data.x), data.y.to(Device::cpu(0))).backward();
               sgd.step();
               model.engine().verify_replicas();
+          }) == "");
+}
+
+TEST_CASE("backward after a collective wrote to a weight is rejected, also for parts, views and messages") {
+    CHECK(on_ranks(2, [&](ProcessGroup& group) {
+              const Data data(1);
+              const auto weight = [](auto& model) { return model->second.weight->detach(); };
+              const std::vector<std::pair<std::string, std::function<void(const Tensor&)>>> writes{
+                  {"all_reduce", [&](const Tensor& w) { group.all_reduce(w); }},
+                  {"all_reduce of a row", [&](const Tensor& w) { group.all_reduce(w.select(0, 1)); }},
+                  {"all_reduce of a column", [&](const Tensor& w) { group.all_reduce(w.select(1, 1)); }},
+                  {"broadcast", [&](const Tensor& w) { group.broadcast(w, 0); }},
+                  {"all_gather",
+                   [&](const Tensor& w) {
+                       group.all_gather({w, Tensor::zeros(w.shape())}, Tensor::full(w.shape(), 0.5));
+                   }},
+                  {"reduce_scatter",
+                   [&](const Tensor& w) {
+                       group.reduce_scatter(w, {w.clone(), Tensor::zeros(w.shape())});
+                   }},
+                  {"a message",
+                   [&](const Tensor& w) {
+                       const auto sent = group.isend(Tensor::full(w.shape(), 2), 1 - group.rank());
+                       group.recv(w, 1 - group.rank());
+                       sent.wait();
+                   }},
+              };
+              const auto check = [&](auto& model, const std::string& kind) {
+                  for (const auto& [what, write] : writes) {
+                      const Tensor loss = loss_of(model(data.x), data.y.to(Device::cpu(0)));
+                      write(weight(model));
+                      expect_throws<InvalidArgument>(
+                          "backward: second.weight was changed after the forward that needs it", [&] {
+                              loss.backward();
+                              throw Error(kind + ", " + what + ": backward accepts it");
+                          });
+                      loss_of(model(data.x), data.y.to(Device::cpu(0))).backward();  // still usable
+                  }
+              };
+              DistributedDataParallel<Net> several(seeded(3), group);
+              check(several, "DistributedDataParallel");
+              DataParallel<Net> single(seeded(3), Devices({Device::cpu(0)}));
+              check(single, "DataParallel");
+              // A collective that only reads the weight changes nothing.
+              const Tensor loss = loss_of(several(data.x), data.y.to(Device::cpu(0)));
+              const Tensor copy = Tensor::zeros({2, 3, 5});
+              group.all_gather(copy, weight(several));
+              loss.backward();
           }) == "");
 }

@@ -1,4 +1,5 @@
 // The log of a run: the content of its event file and of its JSON lines, including after a resume and on a full disk.
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 #include "lockstep/parallel/data/image_file.h"
@@ -339,6 +341,38 @@ TEST_CASE("a handler of the log's own warning may write to the log and flush it"
     set_warning_handler(before);
     CHECK(told == 1);
     CHECK(events_of(place).size() == 4);  // as after the full disk above: version, session, loss and the warning
+}
+
+TEST_CASE("an exception from a handler of the log's own warning is dropped, and the text is written to stderr") {
+    const TemporaryDirectory place;
+    std::atomic<int> told{0};
+    const int standard_error = ::dup(2);
+    REQUIRE(standard_error >= 0);
+    const int file = ::open((place / "err").c_str(), O_WRONLY | O_CREAT, 0600);
+    REQUIRE(file >= 0);
+    ::dup2(file, 2);
+    const WarningHandler before = set_warning_handler([&](const std::string&) {
+        ++told;
+        throw std::runtime_error("the handler fails");
+    });
+    {
+        EventLog log(place.path());
+        log.scalar("loss", 1, 0);
+        log.flush();
+        const FileSizeLimit limit(4096);
+        log.text("long", std::string(5000, 'x'), 1);
+        log.flush();  // the log's thread has written, and warned
+        log.scalar("loss", 1, 2);
+        log.close();
+    }
+    set_warning_handler(before);
+    ::dup2(standard_error, 2);
+    ::close(standard_error);
+    ::close(file);
+    CHECK(told == 1);
+    CHECK_THAT(get_bytes(place / "err"),
+               contains("lockstep: warning: ") && contains("cannot be written any further: File too large"));
+    CHECK(lines_of(place).size() == 2);  // the short lines of the other file
 }
 
 TEST_CASE("ranks other than 0 write nothing, nor does a log without a directory") {

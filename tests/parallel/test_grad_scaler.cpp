@@ -298,10 +298,70 @@ TEST_CASE("a run that skips all its steps warns, and ends when the scale reaches
     REQUIRE(warnings.texts().size() == 3);
     CHECK(warnings.texts()[0] ==
           fmt::format("GradScaler: skipped 50 consecutive steps with non-finite gradients; the scale is {}",
-                      std::ldexp(1.0, 16 - 50)));
-    GradScaler good;
-    for (int i = 0; i < 49; ++i) good.note_step(true);
-    good.note_step(false);
-    for (int i = 0; i < 49; ++i) good.note_step(true);
-    CHECK(warnings.texts().size() == 3);
+                      std::ldexp(1.0, 16 - 51)));  // the scale of the next step, which begins after 51
+}
+
+TEST_CASE("a custom loop that skips all its steps warns too, in steps and in the manual form") {
+    const float infinite = std::numeric_limits<float>::infinity();
+    const Tensor bad = Tensor::from(std::vector<float>(24, infinite), {4, 6}), good = Tensor::full({4, 6}, 0.5);
+    for (const bool manual : {false, true}) {
+        INFO("manual form " << manual);
+        const test::Warnings warnings;
+        DataParallel model(Affine{}, test::cpu_devices(2));
+        SGD optimizer(model, {.lr = 0.01});
+        GradScaler scaler;
+        const auto step = [&](const Tensor& x, int times) {
+            for (int i = 0; i < times; ++i) {
+                if (!manual) {
+                    model.step(optimizer, x, Tensor::zeros({4, 2}), mse_loss, {.scaler = &scaler});
+                    continue;
+                }
+                optimizer.zero_grad();
+                scaler.scale(mean(square(model.forward(x)))).backward();
+                scaler.step(optimizer);
+                scaler.update();
+            }
+        };
+        step(bad, 49);
+        step(good, 1);  // the count starts again
+        step(bad, 49);
+        step(good, 2);  // the outcome of a wrapper's step is known one step later
+        CHECK(warnings.texts().empty());
+        step(bad, 60);
+        // 49 + 49 + 50 halvings; a wrapper's step finds one more.
+        const double scale = std::ldexp(1.0, 16 - 148 - (manual ? 0 : 1));
+        CHECK(warnings.texts() ==
+              std::vector<std::string>{fmt::format(
+                  "GradScaler: skipped 50 consecutive steps with non-finite gradients; the scale is {}", scale)});
+        // f32 cannot represent 2^(16 - 198).
+        CHECK_THAT(
+            test::message_of<Error>([&] { step(bad, 60); }),
+            test::contains("GradScaler: the scale is 0 after 100 consecutive skipped steps; expected gradients"));
+        CHECK(warnings.texts().size() == 1);
+        CHECK(scaler.get_scale() == 0);
+    }
+}
+
+TEST_CASE("a scaler that loads a state counts skipped steps from there") {
+    const test::Warnings warnings;
+    Affine net;
+    SGD optimizer(net);
+    GradScaler scaler;
+    const auto skip = [&](int times) {
+        for (int i = 0; i < times; ++i) {
+            optimizer.zero_grad();
+            scaler.scale(mean(net.forward(Tensor::full({4, 6}, 1)) * std::numeric_limits<float>::infinity()))
+                .backward();
+            CHECK(!scaler.step(optimizer));
+            scaler.update(1024);  // a scale set by hand does not restart the count
+        }
+    };
+    skip(49);
+    scaler.load_state(scaler.state());
+    skip(49);
+    CHECK(warnings.texts().empty());
+    skip(1);
+    CHECK(warnings.texts() ==
+          std::vector<std::string>{
+              "GradScaler: skipped 50 consecutive steps with non-finite gradients; the scale is 1024"});
 }

@@ -1,6 +1,7 @@
 // GradScaler over several processes: every rank skips the same steps and has the same scale, bit-identical to one.
 #include <fmt/format.h>
 
+#include <limits>
 #include <vector>
 
 #include "lockstep/ops/grad_scaler.h"
@@ -65,6 +66,41 @@ TEST_CASE("in the manual form, one rank's gradients decide for all") {
                   scaler.update();
               }
               expect(scaler.get_scale() == 65536, "the scale after a bad step and two good ones");
+              model.engine().verify_replicas();
+          }) == "");
+}
+
+TEST_CASE("skipped steps are reported once per job, and a scale of 0 on every rank") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              const Warnings warnings;
+              const Tensor x = Tensor::full({4, 6}, group.rank() == 1 ? std::numeric_limits<double>::infinity() : 1);
+              DistributedDataParallel<KinkNet> model(test::seeded_kink_net(), group);
+              SGD sgd(model);
+              const auto step = [&](GradScaler& scaler) {
+                  return model.step(sgd, x, x, test::mean_of_outputs, {.scaler = &scaler});
+              };
+              const auto manual_step = [&](GradScaler& scaler) {
+                  sgd.zero_grad();
+                  scaler.scale(mean(model.forward(x))).backward();
+                  scaler.step(sgd);
+                  scaler.update();
+              };
+              GradScaler scaler, other;
+              for (int i = 0; i < 60; ++i) {
+                  const StepLoss loss = step(scaler);
+                  if (group.rank() == 0 && i % 3 == 0) expect(loss.skipped(), "a step");  // ranks may read other losses
+              }
+              for (int i = 0; i < 60; ++i) manual_step(other);
+              expect(warnings.texts().size() == (group.rank() == 0 ? 2 : 0), warnings.lines());
+              const std::string zero = "the scale is 0 after 50 consecutive skipped steps";
+              GradScaler least({.init_scale = 1e-30}), least_too({.init_scale = 1e-30});
+              expect_throws<Error>(zero, [&] {
+                  for (int i = 0; i < 60; ++i) step(least);
+              });
+              expect_throws<Error>(zero, [&] {
+                  for (int i = 0; i < 60; ++i) manual_step(least_too);
+              });
+              expect(warnings.texts().size() == (group.rank() == 0 ? 2 : 0), warnings.lines());
               model.engine().verify_replicas();
           }) == "");
 }

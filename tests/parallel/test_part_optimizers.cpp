@@ -205,6 +205,69 @@ TEST_CASE("a parameter in two optimizers is updated by both, as in PyTorch") {
     check_close(values(net.head), reference.head);
 }
 
+TEST_CASE("a wrapped model with an optimizer of the whole and one of a part is updated by both") {
+    for (const int count : {1, 2, 3}) {
+        INFO(count << " devices");
+        manual_seed(7);
+        DataParallel model(Net{}, cpus(count), {.shards = 3});
+        SGD whole(model, {.lr = 0.05, .momentum = 0.5}), part(model->head, {.lr = 0.1});
+        Reference reference(*model);
+        Momentum of_body{0.05, 0.5}, of_head{0.05, 0.5}, of_part{0.1, 0};
+        const auto update = [&](bool by_whole, bool by_part) {
+            const auto [g_body, g_head] = reference.gradients();
+            if (by_whole) of_body.step(reference.body, g_body), of_head.step(reference.head, g_head);
+            if (by_part) of_part.step(reference.head, g_head);
+        };
+        for (int step = 0; step < 3; ++step) {
+            // In steps, each optimizer has the gradients of its step.
+            model.step(whole, x(), y(), loss_of);
+            update(true, false);
+            model.step(part, x(), y(), loss_of);
+            update(false, true);
+            check_close(values(model->body), reference.body);
+            check_close(values(model->head), reference.head);
+            // In the manual step, both have those of one backward.
+            squares_of(model.forward(x())).backward();
+            whole.step();
+            part.step();
+            update(true, true);
+            check_close(values(model->body), reference.body);
+            check_close(values(model->head), reference.head);
+            whole.zero_grad();
+            CHECK(!model->head.weight->grad().defined());
+        }
+        model.engine().verify_replicas();
+    }
+}
+
+TEST_CASE("the summary of a part, plain or wrapped, describes only the part") {
+    const auto check = [](auto& net) {
+        const ModelSummary whole = summary(net, Shape{4, 2}), head = summary(net.head, Shape{4, 2});
+        CHECK(whole.parameters == 6);
+        REQUIRE(head.rows.size() == 1);
+        CHECK(head.rows[0].call == "linear");
+        CHECK(head.rows[0].output == Shape{4, 1});
+        CHECK(head.rows[0].parameters == 2);
+        CHECK(head.parameters == 2);
+        CHECK(head.trainable == 2);
+        CHECK(head.parameter_bytes == 8);
+        CHECK(head.input_bytes == 4 * 2 * 4);
+        CHECK(head.result_bytes == 4 * 4);
+        CHECK(head.unused.empty());
+    };
+    Net net;
+    check(net);
+    SGD sgd(net.head);  // moves the parameters of the part to an arena
+    check(net);
+    DataParallel model(Net{}, cpus(2));
+    check(model.module());
+    SGD part(model->head);
+    model.step(part, x(), y(), loss_of);
+    check(model.module());
+    model.module().head.weight->requires_grad_(false);
+    CHECK(summary(model->head, Shape{4, 2}).trainable == 0);
+}
+
 TEST_CASE("an optimizer that would update only some of its parameters is rejected") {
     Net net;
     const SGD part(net.head);

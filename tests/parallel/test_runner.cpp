@@ -558,6 +558,109 @@ TEST_CASE("a run resumes only with the facts that determine its result, except t
     CHECK(runner.state().fields.at("fact scale") == "0.5");
 }
 
+TEST_CASE("a run resumes only with the loader, engine and step options that determine its result") {
+    const test::TemporaryDirectory place;
+    struct Setup {
+        EngineOptions engine{.shards = 2};
+        bool drop_last = false, scales = false, skips = false;
+        std::vector<std::string> may_change = {};
+    };
+    const auto train = [&](const Setup& setup, bool resumes) {
+        manual_seed(1);
+        DataParallel model(DropoutNet{}, Devices({Device::cpu(0)}), setup.engine);
+        SGD sgd(model, {.lr = 0.05});
+        Loader loader(model, runner_rows(), {.batch_size = 4, .drop_last = setup.drop_last});
+        GradScaler scaler({.enabled = setup.scales});
+        Runner runner(model, sgd, loader, mse_loss,
+                      {.epochs = resumes ? 2U : 1U,
+                       .may_change = setup.may_change,
+                       .step = {.skip_nonfinite = setup.skips, .scaler = &scaler}});
+        if (resumes) runner.resume_from(load_checkpoint(model, sgd, place / "net").value());
+        if (!resumes) runner.add(SaveCheckpoints({.file = place / "net"}));
+        runner.run();
+    };
+    train({}, false);
+    struct Other {
+        Setup setup;
+        std::string text;
+        std::vector<std::string> names;
+    };
+    const std::vector<Other> others{
+        {{.engine = {.shards = 4}}, "shards is '4', and the run has '2'", {"shards"}},
+        {{.engine = {}}, "shards is '1, one per device', and the run has '2'", {"shards"}},
+        {{.engine = {.shards = 2, .allow_tf32 = true}}, "allow-tf32 is 'on', and the run has 'off'", {"allow-tf32"}},
+        {{.engine = {.shards = 2, .autocast = DType::bf16}}, "amp is 'bf16', and the run has 'off'", {"amp"}},
+        {{.drop_last = true}, "drop-last is 'on', and the run has 'off'", {"drop-last"}},
+        {{.scales = true}, "scaler is 'on', and the run has 'off'", {"scaler"}},
+        {{.skips = true}, "skip-nonfinite is 'on', and the run has 'off'", {"skip-nonfinite"}},
+    };
+    for (auto [setup, text, names] : others) {
+        CHECK(message_of<InvalidArgument>([&] { train(setup, true); }) ==
+              "Runner: " + text + "; expected the same, or the name in may_change");
+        setup.may_change = names;
+        train(setup, true);
+    }
+    // These give the same bits.
+    train({.engine = {.shards = 2, .deterministic = true, .reduction = ReductionMode::slice_wise}}, true);
+}
+
+TEST_CASE("ranks resume only with the reduction that determines the result") {
+    const test::TemporaryDirectory place;
+    CHECK(lockstep::test::on_ranks(2, [&](ProcessGroup& group) {
+              const auto train = [&](ReductionMode reduction, bool resumes, const RunnerOptions& options) {
+                  manual_seed(1);
+                  DistributedDataParallel<DropoutNet> model(DropoutNet{}, group, {.shards = 2, .reduction = reduction});
+                  SGD sgd(model, {.lr = 0.05});
+                  Loader loader(model, runner_rows(), {.batch_size = 4});
+                  Runner runner(model, sgd, loader, mse_loss, options);
+                  if (resumes) runner.resume_from(load_checkpoint(model, sgd, place / "net").value());
+                  runner.add(SaveCheckpoints({.file = place / "net"}));
+                  runner.run();
+              };
+              train(ReductionMode::root, false, {.epochs = 1});
+              expect_throws<InvalidArgument>("Runner: reduction is 'fast', and the run has 'tree'; expected the same",
+                                             [&] { train(ReductionMode::fast, true, {.epochs = 2}); });
+              train(ReductionMode::fast, true, {.epochs = 2, .may_change = {"reduction"}});
+              expect_throws<InvalidArgument>("Runner: reduction is 'tree', and the run has 'fast'",
+                                             [&] { train(ReductionMode::root, true, {.epochs = 3}); });
+          }) == "");
+}
+
+TEST_CASE("a run without deterministic results does not continue one that has them") {
+    const test::TemporaryDirectory place;
+    const auto train = [&](const EngineOptions& engine, bool resumes) {
+        DataParallel model(DropoutNet{}, Devices({Device::cpu(0)}), engine);
+        SGD sgd(model, {.lr = 0.05});
+        Loader loader(model, runner_rows(), {.batch_size = 4});
+        Runner runner(model, sgd, loader, mse_loss, {.epochs = resumes ? 2U : 1U});
+        if (resumes) runner.resume_from(load_checkpoint(model, sgd, place / "net").value());
+        if (!resumes) runner.add(SaveCheckpoints({.file = place / "net"}));
+        runner.run();
+    };
+    train({.deterministic = true}, false);
+    CHECK_THAT(message_of<InvalidArgument>([&] { train({}, true); }),
+               test::contains("deterministic is 'off', and the run has 'on'; expected the same"));
+    train({.shards = 1}, true);  // implies it
+    train({}, false);
+    CHECK_THAT(message_of<InvalidArgument>([&] { train({.deterministic = true}, true); }),
+               test::contains("deterministic is 'on', and the run has 'off'; expected the same"));
+    train({.shards = 1}, false);
+    train({.shards = 1, .deterministic = true}, true);
+}
+
+TEST_CASE("the number of shards may change if it is one per device before and after") {
+    const auto changes = [](const std::string& before, const std::string& now) {
+        return changed_facts({.fields = {{"fact shards", before}}}, {{"shards", now}}).size();
+    };
+    CHECK(changes("2, one per device", "4, one per device") == 0);
+    CHECK(changes("2, one per device", "2") == 0);
+    CHECK(changes("2", "2, one per device") == 0);
+    CHECK(changes("2, one per device", "4") == 1);
+    CHECK(changes("2", "4, one per device") == 1);
+    CHECK(changes("2", "20") == 1);
+    CHECK(changed_facts({.fields = {{"fact clip", "a, b"}}}, {{"clip", "a, c"}}).size() == 1);
+}
+
 TEST_CASE("accuracy restores every module's mode, also after an exception") {
     struct Rows {
         std::int64_t broken;

@@ -1,4 +1,5 @@
 // Runs that a signal stops at any step and that resume elsewhere: on other devices, with another strategy.
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -127,6 +128,7 @@ void train_with_hooks(Trained& training, const std::filesystem::path& place, int
                       const std::filesystem::path& from, std::optional<std::uint64_t> stop_before,
                       std::vector<std::uint64_t>& evaluated, bool writes = true) {
     ExponentialLR by_epoch(training.sgd, 0.9), by_step(training.sgd, 0.99);
+    ReduceLROnPlateau by_score(training.sgd, {.maximize = true, .factor = 0.5, .patience = 1});
     auto runner = training.runner({.epochs = 4});
     if (!from.empty()) runner.resume_from(load_checkpoint(training.model, training.sgd, from).value());
     const StopSignals signals;
@@ -154,6 +156,7 @@ void train_with_hooks(Trained& training, const std::filesystem::path& place, int
     const auto schedules = [&] {
         runner.add(FollowSchedule(by_epoch, ScheduleBy::epoch, "by epoch"));
         runner.add(FollowSchedule(by_step, ScheduleBy::step, "by step"));
+        runner.add(FollowPlateau(by_score, "score"));
     };
     const auto logs = [&] {
         runner.add(LogRun(log));
@@ -199,6 +202,8 @@ TEST_CASE("a run stopped at every step misses no evaluation, log line or checkpo
                 std::filesystem::create_directories(place / where);
                 train_with_hooks(training, place / where, order, from.empty() ? "" : place / where / from, stop,
                                  evaluated);
+                // Three epochs and 17 steps, and two evaluations without a better score, twice.
+                if (!stop) CHECK(training.sgd.lr() == Approx(0.05 * std::pow(0.9, 3) * std::pow(0.99, 17) * 0.25));
             };
             CAPTURE(order);
             const std::string whole = "whole" + std::to_string(order);

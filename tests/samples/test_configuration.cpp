@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "lockstep/samples/apps/program/options.h"
 #include "lockstep/samples/apps/program/train.h"
@@ -283,6 +284,87 @@ TEST_CASE("a run is resumed with the flags that determine its result, except tho
         "--devices cpu:0 --quiet --load other --schedule step --lr-period 2 --clip 1 --shards 2 --batch-size 512",
         "--allow-tf32 off: the run saved in other has on; --amp off: the run saved in other has bf16; --seed 1: the "
         "run saved in other has 9");
+}
+
+TEST_CASE("a run is extended unless its schedule depends on the number of epochs") {
+    const TemporaryDirectory place;
+    const std::string same = "--devices cpu:0 --batch-size 512 ";  // 4 steps per epoch
+    for (const char* schedule : {"constant", "step", "exponential", "linear", "cosine-restarts"}) {
+        CAPTURE(schedule);
+        const std::string flags = same + "--schedule " + schedule;
+        REQUIRE(linear(place, flags + " --epochs 2 --steps 5 --quiet --save net").status == 0);
+        const ProgramRun longer = linear(place, flags + " --epochs 3 --load net");
+        CHECK(longer.status == 0);
+        CHECK_THAT(longer.out, !contains("continues with"));
+    }
+    const auto refused = [&](const std::string& flags, const std::string& text) {
+        const ProgramRun run = linear(place, same + flags);
+        CAPTURE(run.err);
+        CHECK(run.status == 2);
+        CHECK(run.lines_of_err() == 1);
+        CHECK_THAT(run.err, contains(text));
+    };
+    const std::string cosine = "--schedule cosine ";
+    REQUIRE(linear(place, same + cosine + "--epochs 2 --steps 5 --quiet --save net").status == 0);
+    refused(cosine + "--epochs 20 --load net", "--epochs 20 (cosine): the run saved in net has 2 (cosine); expected");
+    CHECK(linear(place, same + cosine + "--epochs 2 --load net").status == 0);
+    CHECK_THAT(linear(place, same + cosine + "--epochs 20 --steps 6 --load net --allow-changed epochs").out,
+               contains("continues with --epochs 20 (cosine) instead of 2 (cosine)\n"));
+    // A finished run as well: its last rate is that of the end of the cycle.
+    REQUIRE(linear(place, same + cosine + "--epochs 2 --quiet --save whole").status == 0);
+    refused(cosine + "--epochs 3 --load whole", "--epochs 3 (cosine): the run saved in whole has 2 (cosine)");
+    CHECK(linear(place, same + cosine + "--epochs 1 --load whole").status == 0);
+    // The text of this schedule has always had the number.
+    REQUIRE(linear(place, same + "--schedule one-cycle --epochs 2 --steps 5 --quiet --save net").status == 0);
+    refused("--schedule one-cycle --epochs 3 --load net", "--schedule one-cycle of 3 epochs up to 0.01: the run saved");
+    refused("--schedule one-cycle --epochs 2 --lr 0.1 --load net", "one-cycle of 2 epochs up to 0.1: the run saved");
+}
+
+TEST_CASE("a run resumes only with its kind of arithmetic") {
+    const TemporaryDirectory place;
+    const auto refused = [&](const std::string& flags, const std::string& text) {
+        const ProgramRun run = linear(place, flags);
+        CAPTURE(run.err);
+        CHECK(run.status == 2);
+        CHECK_THAT(run.err, contains(text));
+    };
+    REQUIRE(linear(place, "--devices cpu:0 --steps 3 --quiet --save net").status == 0);
+    refused("--devices cpu:0 --deterministic --load net", "--deterministic on: the run saved in net has off");
+    refused("--devices cpu:0 --amp fp16 --load net", "--amp f16: the run saved in net has off; expected");
+    CHECK_THAT(linear(place, "--devices cpu:0 --steps 4 --load net --amp fp16 --allow-changed amp").out,
+               contains("continues with --amp f16 instead of off\n"));
+    const std::string ranks = "--parallel ddp --devices cpu:0,cpu:1 --shards 2 --quiet ";
+    for (const auto& [saved, other] : {std::pair("tree", "fast"), std::pair("fast", "tree")}) {
+        REQUIRE(linear(place, ranks + "--steps 3 --save net --reduction " + saved).status == 0);
+        const std::string resumed = ranks + "--steps 5 --load net --reduction ";
+        refused(resumed + other,
+                std::string("--reduction ") + other + ": the run saved in net has " + saved + "; expected the same");
+        CHECK(linear(place, resumed + saved).status == 0);
+        CHECK(linear(place, resumed + other + " --allow-changed reduction").status == 0);
+    }
+}
+
+TEST_CASE("settings of the optimizer that flags change are printed, and the same flags change nothing") {
+    const TemporaryDirectory place;
+    const std::string same = "--devices cpu:0 --batch-size 512 --log-dir log ";
+    REQUIRE(linear(place, same + "--steps 3 --lr 0.02 --save net").status == 0);
+    const std::string others = "--steps 5 --lr 0.03 --momentum 0.9 --weight-decay 0.001 --save other --load ";
+    const ProgramRun changed = linear(place, same + others + "net");
+    CHECK(changed.status == 0);
+    const std::string text =
+        "continues with --lr 0.03 instead of 0.02, --momentum 0.9 instead of 0.5, --weight-decay 0.001 instead of 0";
+    CHECK_THAT(changed.out, contains(text + "\n"));
+    std::string events;
+    for (const auto& entry : std::filesystem::directory_iterator(place / "log"))
+        if (entry.path().filename().string().starts_with("events.")) events += get_bytes(entry.path());
+    CHECK_THAT(events, contains(text));
+    CHECK_THAT(linear(place, same + "--steps 6 --lr 0.04 --seed 3 --allow-changed seed --load net").out,
+               contains("continues with --lr 0.04 instead of 0.02, --seed 3 instead of 1\n"));
+    for (const char* flags : {"--steps 7 --load other", "--steps 7 --lr 0.03 --momentum 0.9 --load other",
+                              "--steps 5 --lr 0.02 --load net", "--steps 5 --momentum 0.5 --weight-decay 0 --load net"})
+        CHECK_THAT(linear(place, same + flags).out, !contains("continues with"));
+    CHECK_THAT(linear(place, same + "--steps 7 --lr 0.02 --load other").out,
+               contains("continues with --lr 0.02 instead of 0.03\n"));
 }
 
 TEST_CASE("a restarted job resumes by itself, or begins if there is no checkpoint") {

@@ -4,11 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "lockstep/parallel/checkpoint.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/environment.h"
 #include "lockstep/tests/fixtures/files.h"
@@ -320,6 +327,118 @@ TEST_CASE("a resumed run keeps its rates unless others are given") {
     // With rate 0 nothing changes.
     REQUIRE(place.mnist(common + "--lr 0 --save still --quiet").status == 0);
     CHECK(get_bytes(place.directory / "still") == get_bytes(place.directory / "one"));
+}
+
+TEST_CASE("a run resumes only with the same data, also if a file has the same size") {
+    const Place place;
+    REQUIRE(place.mnist("--steps 3 --quiet --save net").status == 0);
+    CHECK(place.mnist("--steps 4 --quiet --load net").status == 0);
+    // One pixel of one row, and the label of another one.
+    for (const auto& [file, at] :
+         {std::pair("train-images-idx3-ubyte", 16 + 28 * 28 * 3 + 400), {"train-labels-idx1-ubyte", 8 + 101}}) {
+        CAPTURE(file);
+        const auto path = place.directory / "digits" / file;
+        const std::string before = get_bytes(path);
+        std::string other = before;
+        char& byte = other.at(static_cast<std::size_t>(at));
+        byte = static_cast<char>(byte == 0 ? 1 : 0);
+        put_bytes(path, other);
+        const ProgramRun run = place.mnist("--steps 4 --quiet --load net");
+        CHECK(run.status == 2);
+        CHECK(run.lines_of_err() == 1);
+        CHECK_THAT(run.err, contains("mnist: dataset 404 rows, ") && contains(": the run saved in net has 404 rows, "));
+        CHECK_THAT(place.mnist("--steps 4 --load net --allow-changed dataset").out,
+                   contains("continues with dataset 404 rows, "));
+        put_bytes(path, before);
+    }
+    CHECK(place.mnist("--steps 4 --quiet --load net").status == 0);
+}
+
+TEST_CASE("the line of an epoch has the mean loss of the epoch") {
+    const Place place;
+    const ProgramRun run = place.mnist("--shards 2 --epochs 3 --json figures.json --log-interval 2");
+    REQUIRE(run.status == 0);
+    const std::vector<double> losses = place.figures("figures.json")["losses"];
+    constexpr std::size_t batches = 7;
+    REQUIRE(losses.size() == 3 * batches);
+    const auto mean = [&](std::size_t from, std::size_t to) {
+        return std::accumulate(losses.begin() + static_cast<std::ptrdiff_t>(from),
+                               losses.begin() + static_cast<std::ptrdiff_t>(to), 0.0) /
+               static_cast<double>(to - from);
+    };
+    for (std::size_t epoch = 0; epoch < 3; ++epoch)
+        CHECK_THAT(run.out, contains(fmt::format("epoch {}: loss {:.4f}, ", epoch + 1,
+                                                 mean(epoch * batches, (epoch + 1) * batches))));
+    // A run that ends within an epoch has the mean of its steps there; so has one that resumes there.
+    const ProgramRun part = place.mnist("--shards 2 --steps 10 --json figures.json --save part");
+    CHECK_THAT(part.out, contains(fmt::format("epoch 1: loss {:.4f}, ", mean(0, 7))));
+    CHECK_THAT(part.out, contains(fmt::format("epoch 2, step 3 of 7: loss {:.4f}, ", mean(7, 10))));
+    CHECK_THAT(place.mnist("--shards 2 --epochs 2 --load part").out,
+               contains(fmt::format("epoch 2: loss {:.4f}, ", mean(10, 14))));
+}
+
+TEST_CASE("plateau, early stop, best and kept checkpoints of mnist follow the test accuracy") {
+    const Place place;
+    REQUIRE(place
+                .mnist("--lr 1e-5 --momentum 0 --schedule plateau --lr-patience 1 --lr-gamma 0.5 --epochs 6 --quiet "
+                       "--log-dir log")
+                .status == 0);
+    // torch.optim.lr_scheduler.ReduceLROnPlateau(mode="max", patience=1, factor=0.5), as documented.
+    double best = -1, rate = 1e-5;
+    int bad = 0, falls = 0, evaluations = 0;
+    std::istringstream log(get_bytes(place.directory / "log/mnist.jsonl"));
+    for (std::string text; std::getline(log, text);) {
+        const json line = json::parse(text);
+        if (!line.contains("test_accuracy")) continue;
+        ++evaluations;
+        CHECK(line["lr"].get<double>() == Approx(rate));  // before this evaluation
+        const double accuracy = line["test_accuracy"];
+        bad = accuracy > best * (1 + 1e-4) ? 0 : bad + 1;
+        if (bad == 0) best = accuracy;
+        if (bad > 1) rate *= 0.5, bad = 0, ++falls;
+    }
+    CHECK(evaluations == 6);
+    CHECK(falls > 0);
+
+    // A rate that changes no weight keeps the accuracy.
+    const std::string still = "--lr 1e-12 --momentum 0 ";
+    const ProgramRun stopped = place.mnist(still + "--epochs 9 --early-stop 2 --save net --json figures.json");
+    CHECK_THAT(stopped.out, contains("stopped early: test accuracy has not improved for 2 evaluations\n"));
+    CHECK(place.figures("figures.json")["losses"].size() == 3 * 7);
+    // With the same patience it has ended; with another one the flag is named.
+    const ProgramRun again = place.mnist(still + "--epochs 9 --early-stop 2 --load net --json figures.json");
+    CHECK(again.status == 0);
+    CHECK(place.figures("figures.json")["losses"].empty());
+    for (const char* other : {"--early-stop 4", ""}) {
+        const ProgramRun refused = place.mnist(still + "--epochs 9 --load net " + other);
+        CHECK(refused.status == 2);
+        CHECK_THAT(refused.err, contains(fmt::format("--early-stop {}: the run saved in net has 2; expected the same",
+                                                     *other ? "4" : "off")));
+    }
+    REQUIRE(place.mnist(still + "--epochs 9 --load net --early-stop 4 --allow-changed early-stop --json figures.json")
+                .status == 0);
+    CHECK(place.figures("figures.json")["losses"].size() == 2 * 7);
+
+    std::filesystem::create_directory(place.directory / "kept");
+    REQUIRE(place.mnist(still + "--epochs 4 --quiet --save 'kept/net{epoch}' --save-every 1e --keep 2 --best kept/best")
+                .status == 0);
+    CHECK(names_in(place.directory / "kept") ==
+          std::set<std::string>{"best", "best.resume", "net3", "net3.resume", "net4", "net4.resume"});
+    CHECK(lockstep::read_run(place.directory / "kept/best")->epoch == 1);  // the first of equal scores
+}
+
+TEST_CASE("a job that restarts with its own flags keeps the rate that its schedule has reduced") {
+    const Place place;
+    // The accuracy hardly changes, so that most evaluations halve the rate.
+    const std::string job = "--shards 2 --lr 1e-5 --momentum 0 --schedule plateau --lr-patience 0 --lr-gamma 0.5 ";
+    REQUIRE(place.mnist(job + "--epochs 8 --quiet --save whole").status == 0);
+    REQUIRE(place.mnist(job + "--epochs 6 --save part").status == 0);
+    const ProgramRun rest = place.mnist(job + "--epochs 8 --load part --save rest");
+    CHECK(rest.status == 0);
+    CHECK_THAT(rest.out, contains("42 steps done, lr ") && !contains("42 steps done, lr 1e-05"));
+    CHECK_THAT(rest.out, !contains("continues with"));
+    CHECK(get_bytes(place.directory / "rest") == get_bytes(place.directory / "whole"));
+    CHECK(get_bytes(place.directory / "rest.resume") == get_bytes(place.directory / "whole.resume"));
 }
 
 TEST_CASE("a run resumed within an epoch continues with the same order of batches") {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -291,14 +292,94 @@ TEST_CASE("a run that is stopped within an epoch resumes on other devices with t
                           "--parallel ddp --devices cpu:0,cpu:1,cpu:2 --start_from part.safetensors --save "
                           "end.safetensors");
     CHECK((checkpoint(place, "end") == checkpoint(place, "whole")));
-    // The same number of images, one of them different.
-    const std::filesystem::path first = std::filesystem::directory_iterator(place / "data/imgs")->path();
-    std::ofstream(first, std::ios::app) << "more";
-    CHECK_THAT(
-        refusal(place, "train --quiet --width 4 --scale 1 --load part.safetensors " + same, 2),
-        contains("unet train: data 12 images, ") && contains(": the run saved in part.safetensors has 12 images, "));
     CHECK_THAT(refusal(place, "train --quiet --width 4 --scale 1 -e 3 -b 3 -l 0.01 --load part.safetensors", 2),
                contains("--lr 0.01: the schedule saved in part.safetensors started with 0.001; expected the same"));
+}
+
+TEST_CASE("a run resumes only with the same images and masks") {
+    const UnetPlace place;
+    const std::string same = "train --quiet --width 4 --scale 1 -e 3 -b 3 --shards 3 ";
+    REQUIRE(run_unet(place, same + "--steps 2 --save part.safetensors").status == 0);
+    const std::string resumed = same + "--steps 4 --load part.safetensors ";
+    REQUIRE(run_unet(place, resumed).status == 0);
+    for (const char* folder : {"data/imgs", "data/masks"}) {
+        std::set<std::filesystem::path> files;
+        for (const auto& entry : std::filesystem::directory_iterator(place / folder)) files.insert(entry.path());
+        REQUIRE(files.size() == 12);
+        const auto path = *std::next(files.begin(), 5);
+        CAPTURE(path);
+        const std::string bytes = get_bytes(path);
+        std::string changed = bytes;
+        changed[changed.size() - 3] = static_cast<char>(changed[changed.size() - 3] ^ 1);  // same size
+        for (const std::string& other : {changed, bytes + "more"}) {
+            put_bytes(path, other);
+            CHECK_THAT(refusal(place, resumed, 2),
+                       contains("unet train: dataset 12 images, ") &&
+                           contains(": the run saved in part.safetensors has 12 images, ") &&
+                           contains("; expected the same, or a change listed in --allow-changed"));
+        }
+        put_bytes(path, bytes);
+        REQUIRE(run_unet(place, resumed).status == 0);
+    }
+}
+
+TEST_CASE("contents of large files are compared in evenly spaced parts, up to both ends") {
+    const UnetPlace place;
+    const auto path = std::filesystem::directory_iterator(place / "data/imgs")->path();
+    const std::string bytes = get_bytes(path) + std::string(200'000, 'x');  // readers ignore what follows an image
+    put_bytes(path, bytes);
+    const std::string same = "train --quiet --width 4 --scale 1 -e 3 -b 3 ";
+    REQUIRE(run_unet(place, same + "--steps 1 --save part.safetensors").status == 0);
+    const std::size_t last = bytes.size() - (std::size_t{16} << 10);  // begin of the last of four parts
+    for (const std::size_t at : {last / 3 + 100, last / 3 * 2 + 100, last + 100, bytes.size() - 1}) {
+        CAPTURE(at);
+        std::string changed = bytes;
+        changed[at] = 'y';
+        put_bytes(path, changed);
+        CHECK_THAT(refusal(place, same + "--steps 2 --load part.safetensors", 2), contains("dataset 12 images, "));
+    }
+    put_bytes(path, bytes);
+    CHECK(run_unet(place, same + "--steps 2 --load part.safetensors").status == 0);
+}
+
+TEST_CASE("a run resumes only with the flags that determine its result") {
+    const UnetPlace place;
+    const std::string same =
+        "train --quiet --width 4 --scale 1 -e 3 -b 3 --shards 2 -v 30 --seed 4 --flip --lr-min 1e-8 ";
+    REQUIRE(run_unet(place, same + "--steps 2 --save part.safetensors").status == 0);
+    const auto without = [](std::string flags, const std::string& flag) {
+        const auto at = flags.find(flag);
+        REQUIRE(at != std::string::npos);
+        return flags.erase(at, flag.size());
+    };
+    const auto refused = [&](const std::string& flags, const std::string& text) {
+        CHECK_THAT(refusal(place, flags + " --load part.safetensors", 2), contains("unet train: " + text));
+    };
+    const std::string saved = ": the run saved in part.safetensors has ";
+    const std::string tail = "; expected the same, or a change listed in --allow-changed";
+    refused(without(same, "--scale 1 ") + "--scale 0.6", "--scale 0.6" + saved + "1" + tail);
+    refused(without(same, "-v 30 ") + "-v 40",
+            "rows 8" + saved + "9; --validation 40" + saved + "30" + tail);  // 12 images, of which 3 or 4 are held out
+    refused(without(same, "--flip "), "--flip false" + saved + "true" + tail);
+    refused(same + "--schedule constant", "--schedule constant" + saved + "cosine to 1e-08" + tail);
+    refused(without(same, "--lr-min 1e-8 "), "--schedule cosine to 1e-07" + saved + "cosine to 1e-08" + tail);
+    refused(without(same, "-e 3 ") + "-e 20", "--epochs 20 (cosine)" + saved + "3 (cosine)" + tail);
+    refused(same + "--batch-norm sync", "--batch-norm sync" + saved + "all" + tail);
+    refused(same + "--loss ce", "--loss ce" + saved + "ce+dice" + tail);
+    refused(same + "--class-weights 1,2", "--class-weights 1,2" + saved);
+    refused(same + "--early-stop 3", "--early-stop 3" + saved + "off" + tail);
+    refused(same + "--clip 1", "--clip norm 1 of order 2 in group -1" + saved + "none" + tail);
+    refused(same + "--accumulation-steps 3", "--accumulation-steps 3" + saved + "1" + tail);
+    refused(same + "--amp bf16", "--amp bf16" + saved + "off" + tail);
+    refused(without(same, "--seed 4 "), "--seed 0" + saved + "4" + tail);
+    refused(without(same, "--shards 2 ") + "--shards 3", "--shards 3" + saved + "2" + tail);
+    refused(same + "--ignore-value 255", "--ignore-value 255" + saved + "none");
+    CHECK_THAT(refusal(place, same + "--optimizer sgd --load part.safetensors", 1), contains("AdamW"));
+    // None of these determines it.
+    CHECK(run_unet(place, same + "--devices cpu:0 --workers 0 --deterministic --load part.safetensors").status == 0);
+    CHECK(run_unet(place, without(same, "-e 3 ") +
+                              "-e 4 --steps 5 --load part.safetensors --save other --allow-changed epochs")
+              .status == 0);
 }
 
 TEST_CASE("a signal stops a run, which prints how to resume") {

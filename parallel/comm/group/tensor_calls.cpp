@@ -184,6 +184,8 @@ Collective broadcast(Caller caller, const Tensor& tensor, int root) {
     require_root("broadcast", caller, root);
     require_defined("broadcast", tensor);
     TensorRange all = range("broadcast", tensor, caller.rank == root ? Use::read : Use::write);
+    // As on the other ranks, so that all of them refuse a backward that reads the tensor.
+    if (caller.rank == root) tensor.impl()->storage->count_write();
     const std::size_t bytes = all.bytes();
     return {{}, std::move(all), [bytes, root, dtype = tensor.dtype()](Communicator& group, const void*, void* data) {
                 group.broadcast(data, bytes, root, dtype);

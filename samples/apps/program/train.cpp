@@ -1,7 +1,10 @@
 #include "lockstep/samples/apps/program/train.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -15,14 +18,53 @@ std::string rates_of(const lockstep::Optimizer& optimizer) {
     return text;
 }
 
-void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer) {
-    // --lr is the maximum of the cycle, which is compared with the other facts of the run.
-    if (!options.lr || options.schedule.name == "one-cycle") return;
+namespace {
+
+/// A flag with a setting of the optimizer.
+struct SettingFlag {
+    std::string flag, setting;
+    std::optional<double> given;
+    double standard;
+    /// Field of the state with the value that was given last, or with which the run started.
+    std::string field() const { return "flag " + flag; }
+};
+
+std::vector<SettingFlag> setting_flags(const Options& options) {
+    return {{"lr", "lr", options.lr, options.default_lr},
+            {"momentum", "momentum", options.momentum, options.default_momentum},
+            {"weight-decay", "weight_decay", options.weight_decay, options.default_weight_decay}};
+}
+
+}  // namespace
+
+std::vector<std::string> override_settings(const Options& options, const lockstep::RunState& state,
+                                           lockstep::Optimizer& optimizer) {
+    std::vector<std::string> changes;
     const auto began = lockstep::number_in(state, "schedule initial_lr.0");  // written by FollowSchedule
-    if (!began) return optimizer.set_lr(*options.lr);
-    if (*began != *options.lr)
-        throw UsageError(fmt::format("--lr {}: the schedule saved in {} started with {}; expected the same, or no --lr",
-                                     *options.lr, options.load.string(), *began));
+    for (const SettingFlag& flag : setting_flags(options)) {
+        if (!flag.given) continue;
+        if (flag.flag == "lr") {
+            // --lr is the maximum of the cycle, which is compared with the other facts of the run.
+            if (options.schedule.name == "one-cycle") continue;
+            if (began && *began != *flag.given)
+                throw UsageError(
+                    fmt::format("--lr {}: the schedule saved in {} started with {}; expected the same, or no --lr",
+                                *flag.given, options.load.string(), *began));
+            if (began) continue;
+        }
+        // A run restarted with its own flags keeps the settings that it has reached, such as a reduced rate.
+        if (lockstep::number_in(state, flag.field()) == flag.given) continue;
+        const double before = optimizer.setting(flag.setting);
+        if (before != *flag.given)
+            changes.push_back(fmt::format("--{} {} instead of {}", flag.flag, *flag.given, before));
+        optimizer.set_setting(flag.setting, *flag.given);
+    }
+    return changes;
+}
+
+void record_settings(const Options& options, bool resumes, lockstep::RunState& state) {
+    for (const SettingFlag& flag : setting_flags(options))
+        if (flag.given || !resumes) state.fields[flag.field()] = lockstep::field_of(flag.given.value_or(flag.standard));
 }
 
 namespace {
@@ -34,20 +76,13 @@ std::string text_of_schedule(const Options& options) {
 
 }  // namespace
 
-std::map<std::string, std::string> facts_of(const Options& options, const lockstep::RunState& state, int shards) {
-    const auto autocast = options.autocast();
-    std::map<std::string, std::string> facts{{"seed", std::to_string(options.seed)},
-                                             {"schedule", text_of_schedule(options)},
-                                             {"allow-tf32", options.allow_tf32 ? "on" : "off"},
-                                             {"amp", autocast ? std::string(lockstep::name_of(*autocast)) : "off"}};
-    // One shard per device is not the user's choice: a change of devices may change the number of shards.
-    std::string& own = facts["shards"];
-    own = options.shards ? std::to_string(shards) : fmt::format("{}, one per device", shards);
-    const auto before = state.fields.find("fact shards");
-    if (before == state.fields.end()) return facts;
-    const bool fixed_before = before->second.find(',') == std::string::npos;
-    const std::string_view number = std::string_view(before->second).substr(0, before->second.find(','));
-    if ((!fixed_before && !options.shards) || number == std::to_string(shards)) own = before->second;
+std::map<std::string, std::string> facts_of(const Options& options) {
+    std::map<std::string, std::string> facts{
+        {"seed", std::to_string(options.seed)},
+        {"schedule", text_of_schedule(options)},
+        {"early-stop", options.early_stop > 0 ? std::to_string(options.early_stop) : "off"}};
+    // Other schedules do not depend on the number of epochs: such a run may be extended.
+    if (options.schedule.name == "cosine") facts["epochs"] = fmt::format("{} (cosine)", options.epochs);
     return facts;
 }
 
@@ -71,9 +106,10 @@ void keep_facts_of_finished(const Options& options, const lockstep::RunState& st
         if (field.starts_with(begin)) facts[field.substr(begin.size())] = value;
 }
 
-std::string accepted_changes(const Options& options, const lockstep::RunState& state,
+std::string accepted_changes(const Options& options, const Beginning& begin,
                              const std::map<std::string, std::string>& facts, std::int64_t batch_size) {
-    std::string refused, accepted;
+    const lockstep::RunState& state = begin.state;
+    std::vector<std::string> refused, accepted = begin.changed_settings;
     for (const std::string& name : options.allow_changed)
         if (!facts.contains(name)) {
             std::string known;
@@ -81,22 +117,24 @@ std::string accepted_changes(const Options& options, const lockstep::RunState& s
             throw UsageError(fmt::format("--allow-changed: unknown name {}; expected some of {}", name, known));
         }
     for (const auto& [name, before, now] : lockstep::changed_facts(state, facts)) {
-        const std::string what = name == "rows" || name == "data" ? name : "--" + name;
+        if (name == follows_amp) continue;
+        const std::string what = name == "rows" || name == "dataset" ? name : "--" + name;
         const auto& allowed = options.allow_changed;
         if (std::find(allowed.begin(), allowed.end(), name) != allowed.end())
-            accepted +=
-                fmt::format("{}{} {} instead of {}", accepted.empty() ? "continues with " : ", ", what, now, before);
+            accepted.push_back(fmt::format("{} {} instead of {}", what, now, before));
         else
-            refused += fmt::format("{}{} {}: the run saved in {} has {}", refused.empty() ? "" : "; ", what, now,
-                                   options.load.string(), before);
+            refused.push_back(
+                fmt::format("{} {}: the run saved in {} has {}", what, now, options.load.string(), before));
     }
     if (state.batch > 0 && state.batch_size != 0 && state.batch_size != batch_size)
         throw UsageError(
             fmt::format("{} rows per step: the run saved in {} stopped within an epoch of {} rows per step; "
                         "expected --batch-size {}",
                         batch_size, options.load.string(), state.batch_size, state.batch_size));
-    if (!refused.empty()) throw UsageError(refused + "; expected the same, or a change listed in --allow-changed");
-    return accepted;
+    if (!refused.empty())
+        throw UsageError(
+            fmt::format("{}; expected the same, or a change listed in --allow-changed", fmt::join(refused, "; ")));
+    return accepted.empty() ? "" : fmt::format("continues with {}", fmt::join(accepted, ", "));
 }
 
 std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockstep::Optimizer& optimizer,

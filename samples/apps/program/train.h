@@ -4,16 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "lockstep/ops/adaptive_rates.h"
@@ -22,6 +23,7 @@
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/data/dataset.h"
 #include "lockstep/parallel/event_log.h"
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/parallel/runner.h"
@@ -59,13 +61,18 @@ inline lockstep::SgdOptions sgd_options(const Options& options) {
 /// "lr 0.1, momentum 0.5".
 std::string rates_of(const lockstep::Optimizer& optimizer);
 
-/// Sets the learning rate of --lr in a resumed run. A resumed schedule determines the rate itself: throws UsageError if
-/// it started with another rate than --lr.
-void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer);
+/// Sets the optimizer's settings of a resumed run that flags override, and returns those that change: "--lr 0.1 instead
+/// of 0.01". A resumed schedule determines the rate itself: throws UsageError if it started with another rate than
+/// --lr.
+std::vector<std::string> override_settings(const Options& options, const lockstep::RunState& state,
+                                           lockstep::Optimizer& optimizer);
+/// Stores the settings that flags give, and in a new run the others, in the state for override_settings.
+void record_settings(const Options& options, bool resumes, lockstep::RunState& state);
 
-/// Values that determine the result of every program, by flag name. `shards`: number of shards of the model. `state`:
-/// state of the resumed run, which may have had one shard per device.
-std::map<std::string, std::string> facts_of(const Options& options, const lockstep::RunState& state, int shards);
+/// Values that determine the result of every program, by flag name, in addition to those that Runner records.
+std::map<std::string, std::string> facts_of(const Options& options);
+/// A fact of Runner that is not a flag: it changes with "amp" only.
+inline constexpr const char* follows_amp = "scaler";
 
 /// A finished run is evaluated and saved with any flags: its facts do not change.
 void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
@@ -75,23 +82,35 @@ void keep_facts_of_finished(const Options& options, const lockstep::RunState& st
 /// it is a number.
 std::uint64_t seed_in(const std::map<std::string, std::string>& facts);
 
-/// "continues with --seed 3 instead of 1", for the changes that --allow-changed permits; empty: no changes.
-/// Throws UsageError for other changes, and for another batch size within an epoch.
-std::string accepted_changes(const Options& options, const lockstep::RunState& state,
+/// Start of a run.
+struct Beginning {
+    lockstep::RunState state;
+    bool has_weights_alone = false;                  ///< whether --load has weights but no run state
+    std::vector<std::string> changed_settings = {};  ///< as override_settings
+};
+
+/// "continues with --lr 0.1 instead of 0.01, --seed 3 instead of 1", for changed settings and for the changes that
+/// --allow-changed permits; empty: no changes. Throws UsageError for other changes, and for another batch size within
+/// an epoch.
+std::string accepted_changes(const Options& options, const Beginning& begin,
                              const std::map<std::string, std::string>& facts, std::int64_t batch_size);
 
-/// "4 rows, 1f3a...": identifies a data set by its number of rows and a few of them.
-template <class Data>
+/// "4 rows, 1f3a...": identifies a data set by its number of rows and the digest of all their bytes.
+template <lockstep::RowReader Data>
 std::string describe_data(const Data& data) {
     Digest digest;
-    constexpr std::int64_t looked_at = 8;
-    for (std::int64_t i = 0; i < std::min(looked_at, data.size()); ++i) {
-        const auto row = data.get(i * (data.size() - 1) / std::max<std::int64_t>(1, looked_at - 1));
-        const auto add = [&](const lockstep::Tensor& tensor) {
-            for (const double value : tensor.to(lockstep::DType::f64).template to_vector<double>())
-                digest.add(std::bit_cast<std::uint64_t>(value));
-        };
-        std::apply([&](const auto&... fields) { (add(fields), ...); }, row);
+    constexpr std::int64_t at_once = 256;
+    const auto fields = data.fields();
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<std::byte*> to;
+    for (const lockstep::RowField& field : fields)
+        to.push_back(memory.emplace_back(field.row_bytes() * static_cast<std::size_t>(at_once)).data());
+    for (std::int64_t first = 0; first < data.size(); first += at_once) {
+        std::vector<std::int64_t> rows(static_cast<std::size_t>(std::min(at_once, data.size() - first)));
+        std::iota(rows.begin(), rows.end(), first);
+        data.read(rows, to);
+        for (std::size_t i = 0; i < fields.size(); ++i)
+            digest.add(std::span<const std::byte>(to[i], rows.size() * fields[i].row_bytes()));
     }
     return fmt::format("{} rows, {:016x}", data.size(), digest.value());
 }
@@ -102,19 +121,16 @@ std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockst
 /// The rule of --rates; null: none.
 std::unique_ptr<lockstep::AdaptiveRates> rates_of_flags(const Options& options);
 
-/// Start of a run.
-struct Beginning {
-    lockstep::RunState state;
-    bool has_weights_alone = false;  ///< whether --load has weights but no run state
-};
-
 /// Loads the checkpoint of --load into model and optimizer.
 template <class Model>
 Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer) {
     Beginning begin;
     lockstep::RunState& state = begin.state;
     state.seed = options.seed;
-    if (options.load.empty()) return begin;
+    if (options.load.empty()) {
+        record_settings(options, false, state);
+        return begin;
+    }
     const auto saved = lockstep::load_checkpoint(model, optimizer, options.load);
     begin.has_weights_alone = !saved;
     if (saved) {
@@ -122,10 +138,9 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
         // Files of earlier versions have no facts.
         state.fields.try_emplace("fact seed", std::to_string(state.seed));
         // Settings are those of the run unless flags override them.
-        set_rate(options, state, optimizer);
-        if (options.momentum) optimizer.set_setting("momentum", *options.momentum);
-        if (options.weight_decay) optimizer.set_setting("weight_decay", *options.weight_decay);
+        begin.changed_settings = override_settings(options, state, optimizer);
     }
+    record_settings(options, !begin.has_weights_alone, state);
     if (options.group) {
         require_ranks_agree(*options.group,
                             {fmt::format("a run of {} steps in --load", state.steps),
@@ -178,8 +193,10 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     lockstep::RunState& state = begin.state;
     state.metadata = training.metadata;
     std::map<std::string, std::string> facts = training.facts;
-    facts.merge(facts_of(options, state, model.shards()));
+    facts.merge(facts_of(options));
     keep_facts_of_finished(options, state, facts);
+    std::vector<std::string> may_change = options.allow_changed;
+    may_change.emplace_back(follows_amp);
     std::vector<lockstep::GradientClip> clip;
     if (options.clip > 0) clip.emplace_back(lockstep::ClipGradNorm{.max_norm = options.clip});
     // f16 needs scaling because of its small range; bf16 has the range of f32.
@@ -189,10 +206,10 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
         {.epochs = static_cast<std::uint64_t>(options.epochs),
          .steps = options.steps,
          .facts = facts,
-         .may_change = options.allow_changed,
+         .may_change = may_change,
          .step = {
              .accumulation_steps = options.accumulation_steps, .clip = clip, .scaler = &scaler, .rates = rates.get()}});
-    const std::string changes = accepted_changes(options, state, runner.facts(), loader.options().batch_size);
+    const std::string changes = accepted_changes(options, begin, runner.facts(), loader.options().batch_size);
     state.seed = seed_in(facts);
     runner.resume_from(state);
     const lockstep::StopSignals signals(options.stop_signals);

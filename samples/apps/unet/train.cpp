@@ -271,7 +271,7 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
                                              {"class-weights", fmt::format("{}", fmt::join(flags.class_weights, ","))},
                                              {"mask-values", text_of(images.mask_values())},
                                              {"ignore-value", ignored.empty() ? "none" : text_of({ignored})},
-                                             {"data", describe(images)}},
+                                             {"dataset", describe(images)}},
                                    .metadata = metadata};
         std::optional<ls::Loader<Images>> validation;
         if (parts.validation) {
