@@ -20,7 +20,7 @@ DistributedSampler::DistributedSampler(std::int64_t length, int replicas, int ra
                                        const DistributedSamplerOptions& options)
     : length_(length), replicas_(replicas), rank_(rank), options_(options) {
     if (length < 0)
-        throw InvalidArgument(fmt::format("DistributedSampler: a data set of {} rows; expected 0 or more", length));
+        throw InvalidArgument(fmt::format("DistributedSampler: a dataset of {} rows; expected 0 or more", length));
     if (replicas < 1)
         throw InvalidArgument(
             fmt::format("DistributedSampler: {} replicas; expected the world size, 1 or more", replicas));
@@ -105,7 +105,7 @@ std::vector<std::int64_t> without_replacement(const std::vector<double>& weights
 
 SequentialSampler::SequentialSampler(std::int64_t length) : length_(length) {
     if (length < 0)
-        throw InvalidArgument(fmt::format("SequentialSampler: a data set of {} rows; expected 0 or more", length));
+        throw InvalidArgument(fmt::format("SequentialSampler: a dataset of {} rows; expected 0 or more", length));
 }
 
 std::vector<std::int64_t> SequentialSampler::indices(std::uint64_t) const {
@@ -119,7 +119,7 @@ RandomSampler::RandomSampler(std::int64_t length, const RandomSamplerOptions& op
       seed_(options.seed) {
     require_samples("RandomSampler", samples_);
     if (length < 1)
-        throw InvalidArgument(fmt::format("RandomSampler: a data set of {} rows; expected at least one", length));
+        throw InvalidArgument(fmt::format("RandomSampler: a dataset of {} rows; expected at least one", length));
     if (!replacement_) TorchGenerator::require_permutable("RandomSampler", length);
 }
 

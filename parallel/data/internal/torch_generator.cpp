@@ -11,7 +11,7 @@
 namespace lockstep {
 
 std::vector<std::int64_t> rows_in_order(const char* who, std::int64_t length) {
-    if (length < 0) throw InvalidArgument(fmt::format("{}: a data set of {} rows; expected 0 or more", who, length));
+    if (length < 0) throw InvalidArgument(fmt::format("{}: a dataset of {} rows; expected 0 or more", who, length));
     std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
     std::iota(rows.begin(), rows.end(), 0);
     return rows;
