@@ -138,7 +138,7 @@ void InFlight::refuse(const StatusWord& status) {
     std::string reason;
     std::exception_ptr failure;
     try {
-        parts_.rest_all_devices();
+        parts_.synchronize_all_devices();
         parts_.ranks.check_gpu();  // the thread that enqueued the next step may have seen the failure first
     } catch (const CommunicationError& error) {
         reason = error.what() + std::string(in_part ? committed_in_part : "");

@@ -76,7 +76,7 @@ void keep_facts_of_finished(const Options& options, const lockstep::RunState& st
 std::string accepted_changes(const Options& options, const lockstep::RunState& state,
                              const std::map<std::string, std::string>& facts, std::int64_t batch_size);
 
-/// "4 rows, 1f3a...": identifies a data set by its number of rows and a few of them.
+/// "4 rows, 1f3a...": identifies a dataset by its number of rows and a few of them.
 template <class Data>
 std::string describe_data(const Data& data) {
     Digest digest;
@@ -101,7 +101,7 @@ std::unique_ptr<lockstep::AdaptiveRates> rates_of_flags(const Options& options);
 /// Start of a run.
 struct Beginning {
     lockstep::RunState state;
-    bool has_weights_alone = false;  ///< whether --load has weights but no run state
+    bool has_only_weights = false;  ///< whether --load has weights but no run state
 };
 
 /// Loads the checkpoint of --load into model and optimizer.
@@ -112,7 +112,7 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
     state.seed = options.seed;
     if (options.load.empty()) return begin;
     const auto saved = lockstep::load_checkpoint(model, optimizer, options.load);
-    begin.has_weights_alone = !saved;
+    begin.has_only_weights = !saved;
     if (saved) {
         state = *saved;
         // Files of earlier versions have no facts.
@@ -200,7 +200,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
         runner.add(lockstep::Evaluation(training.score.name, training.evaluate, training.evaluations));
     RunReport* report = &runner.add(RunReport(name, options, model.devices(),
                                               {what, rates_of(training.optimizer), loader.rows(), training.unit,
-                                               training.score, changes, begin.has_weights_alone},
+                                               training.score, changes, begin.has_only_weights},
                                               state.steps));
     runner.add(lockstep::LogRun(report->log().events()));
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
