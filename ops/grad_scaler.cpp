@@ -194,7 +194,7 @@ void GradScaler::note_step(bool skipped) {
     if (scale == 0)
         throw Error(
             fmt::format("GradScaler: the scale is 0 after {} consecutive skipped steps; expected gradients that are "
-                        "finite at some scale: check the data, the loss and the learning rate",
+                        "finite at some scale",
                         consecutive_skips_));
     warn(fmt::format("GradScaler: skipped {} consecutive steps with non-finite gradients; the scale is {}",
                      consecutive_skips_, scale));

@@ -238,9 +238,9 @@ void Rendezvous::join(Milliseconds timeout) {
 
 void Rendezvous::give_up(Milliseconds timeout) {
     const std::string other = store_->try_get(stranger).value_or("");
-    const std::string reason = fmt::format(
-        "{}{} within {} ms (world size {}); {}", given_up, missing(), timeout.count(), info_.world_size,
-        other.empty() ? "are all running, and do they use the same address?" : other.substr(given_up.size()));
+    const std::string reason =
+        fmt::format("{}{} within {} ms (world size {}); {}", given_up, missing(), timeout.count(), info_.world_size,
+                    other.empty() ? "expected all ranks at the same address" : other.substr(given_up.size()));
     // Ranks that arrive later read it as well.
     if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) leave_incomplete_job(said);
 }
