@@ -1,4 +1,4 @@
-// Samplers: the order in which the rows of a data set are read, and the batches that they form.
+// Samplers: the order in which the rows of a dataset are read, and the batches that they form.
 #pragma once
 
 #include <concepts>
@@ -152,7 +152,7 @@ struct RandomSamplerOptions {
     std::uint64_t seed = 0;                                  ///< the same on every rank
 };
 
-/// torch.utils.data.RandomSampler, with PyTorch's rows. Without replacement, a sample larger than the data set consists
+/// torch.utils.data.RandomSampler, with PyTorch's rows. Without replacement, a sample larger than the dataset consists
 /// of several permutations.
 class RandomSampler {
 public:
@@ -177,8 +177,9 @@ struct WeightedRandomSamplerOptions {
 /// and the rows differ, with the same probabilities.
 class WeightedRandomSampler {
 public:
-    /// Throws InvalidArgument for fewer than one sample, no weights, a weight that is negative or not finite, a sum
-    /// that is not positive and finite, and, without replacement, more samples than rows with a positive weight.
+    /// Throws InvalidArgument for fewer than one sample, no weights, and a weight that is negative or not finite. The
+    /// sum of weights must be positive and finite. Without replacement, at least as many weights as samples must be
+    /// positive.
     WeightedRandomSampler(std::vector<double> weights, std::int64_t num_samples,
                           const WeightedRandomSamplerOptions& options = {});
     std::int64_t size() const { return samples_; }
