@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs dp-vs-ddp for a few steps and looks at what it writes: figures add up, the page stands alone and shows them.
-Wrong usage is one line and measures nothing.
+"""Runs dp-vs-ddp for a few steps and checks its output: figures add up, and the page is self-contained and shows them.
+A usage error prints one line and measures nothing.
 
     bench/check_dp_vs_ddp.py build/release/bin
 """
@@ -13,7 +13,7 @@ import tempfile
 import xml.dom.minidom
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.dont_write_bytecode = True  # leaves nothing beside the sources
+sys.dont_write_bytecode = True  # no cache next to the sources
 import comparison_words  # noqa: E402
 
 PARTS = ["input", "forward", "backward", "slowest", "exposed", "update", "rest"]
@@ -37,7 +37,7 @@ def check_verdicts():
     case, run = {"net": "cnn", "batch": 64, "devices": 2}, {"step": {"median": 1.0}}
     for low, high, repetitions, verdict in [(1.2, 1.3, 9, ": DataParallel is faster. DP reaches 1.25 times (1.20 to"),
                                             (0.7, 0.8, 3, ": DistributedDataParallel is faster."),
-                                            (0.9, 1.1, 9, ": neither way is faster than the other"),
+                                            (0.9, 1.1, 9, ": neither is faster than the other"),
                                             (1.2, 1.3, 2, ": 2 repetitions hardly show a spread; at least 3 are needed"),
                                             (1.0, 1.0, 1, ": one repetition has no spread;")]:
         figures = {"median": (low + high) / 2, "min": low, "max": high}
@@ -73,7 +73,7 @@ def main():
         assert "%.2f times" % comparison["dp_over_ddp"]["median"] in comparison["words"][0]
 
     document = xml.dom.minidom.parseString(text.split("\n", 1)[1])
-    assert not re.search(r"https?://|\bsrc=|\bhref=|@import|url\(", text), "the page needs something else"
+    assert not re.search(r"https?://|\bsrc=|\bhref=|@import|url\(", text), "the page loads other files"
     assert "prefers-color-scheme: dark" in text and len(document.getElementsByTagName("svg")) == 5
     for rectangle in document.getElementsByTagName("rect"):
         assert float(rectangle.getAttribute("width")) >= 0 and float(rectangle.getAttribute("x")) >= 0

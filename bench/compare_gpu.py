@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Lockstep compared with PyTorch on one GPU: milliseconds per training step of U-Net and of the MNIST network.
+"""Compares Lockstep with PyTorch on one GPU: milliseconds per training step of U-Net and of the MNIST network.
 
     bench/compare_gpu.py build/release/bin --python /path/to/python
 
-Both libraries run on the same GPU in turn, a few steps each; ratios are taken round by round. Inputs are in the GPU's
+Both libraries run on the same GPU in turn, a few steps each; ratios are computed per round. Inputs are in the GPU's
 memory. "one" is Lockstep on one device. f32, TF32 and bf16 are compared with the same precision. --compile adds
 torch.compile. Writes a JSON file under bench/results/.
 """

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Lockstep beside PyTorch on the MNIST network: samples per second of training steps on the CPU.
+"""Compares Lockstep with PyTorch on the MNIST network: samples per second of training steps on the CPU.
 
     bench/compare_mnist.py build/release/bin/mnist-bench --python /path/to/python
 
-Programs run in turn, a few steps each, so that what else the machine does hits all alike; ratios are taken round by
-round. Writes a JSON file under bench/results/. Without --python only Lockstep is measured.
+Programs run in turn, a few steps each, so that other load affects all of them equally. Ratios are computed per round.
+Writes a JSON file under bench/results/. Without --python only Lockstep is measured.
 """
 import argparse
 import os

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Lockstep beside PyTorch on U-Net: seconds per training step and peak memory on the CPU.
+"""Compares Lockstep with PyTorch on U-Net: seconds per training step and peak memory on the CPU.
 
     bench/compare_unet.py build/release/bin/unet-bench --python /path/to/python
 
-All programs run in turn, a step each, so that what else the machine does hits all alike; ratios are taken round by
-round. Peak memory is that of a process that makes nothing but such steps. Writes a JSON file under bench/results/.
-Without --python only Lockstep is measured. --isa avx2 limits both sides to AVX2.
+All programs run in turn, a step each, so that other load affects all of them equally. Ratios are computed per round.
+Peak memory is that of a process that runs only such steps. Writes a JSON file under bench/results/. Without --python
+only Lockstep is measured. --isa avx2 limits both sides to AVX2.
 """
 import argparse
 import os
@@ -21,7 +21,7 @@ THEIRS = ["eager", "channels_last"]
 
 
 def environment_of(isa):
-    """Both sides limited to instructions up to `isa`."""
+    """The environment that limits both sides to the instruction set `isa`."""
     env = dict(os.environ)
     if isa == "avx2":
         env.update(LOCKSTEP_CPU_ISA="avx2", ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2")
@@ -29,7 +29,7 @@ def environment_of(isa):
 
 
 def peak_bytes(command, way, steps, env):
-    """Highest resident size of a process that makes `steps` steps of one way."""
+    """Highest resident size of a process that runs `steps` steps of one way."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
     process.stdin.write((way + "\n") * steps)
     process.stdin.close()

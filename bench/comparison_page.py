@@ -1,4 +1,4 @@
-"""The page of dp-vs-ddp (HTML that needs nothing else, dark where the reader's system is) and its trace."""
+"""The page of dp-vs-ddp (self-contained HTML, dark if the reader's system is) and its trace."""
 import html
 
 from comparison_words import OF_PART, SHORT
@@ -227,15 +227,17 @@ def figures_table(result):
             startup = figures["startup"]["median"] if figures["startup"] else None
             rows.append((case_name(case) + ", PyTorch " + way, figures["samples_per_second"],
                          figures["memory"]["median"] / case["devices"], startup, ""))
-    return table(["", "samples/s", "min", "max", "MB a device", "first step after s", "host waits for batches, ms a step"],
+    return table(["", "samples/s", "min", "max", "MB per device", "first step after s",
+                  "host waits for batches, ms per step"],
                  [(name, "%.0f" % rate["median"], "%.0f" % rate["min"], "%.0f" % rate["max"], "%.0f" % (memory / 1e6),
                    "" if startup is None else "%.2f" % startup, wait) for name, rate, memory, startup, wait in rows])
 
 
 def split_table(result):
     parts = list(OF_PART) + ["communication", "overlap", "updating"]
-    names = [OF_PART[part] for part in OF_PART] + ["communication in all", "of it beside backward", "updating in all"]
-    return table(["ms of a step", "step"] + names,
+    names = [OF_PART[part] for part in OF_PART]
+    names += ["total communication", "communication that overlaps with backward", "total updating"]
+    return table(["ms per step", "step"] + names,
                  [[case_name(run) + ", " + SHORT[run["mode"]], "%.2f" % run["split"]["step"]] +
                   ["%.2f" % run["split"][part] for part in parts] for run in result["runs"]])
 
@@ -252,11 +254,11 @@ def page(result):
         body.append('<details class="words"%s><summary>%s</summary>%s</details>' % (
             ' open="open"' if len(result["comparisons"]) <= 4 else "", first, "".join("<p>%s</p>" % w for w in others)))
     modes = [("dp", "DP: one process"), ("ddp", "DDP: a process for each device")]
-    modes += [("torch", "PyTorch, its best way")] if result["pytorch"] else []
+    modes += [("torch", "PyTorch, best setting")] if result["pytorch"] else []
     body += ["<h2>Throughput</h2>", legend(modes), throughput(result),
-             '<p class="faint">Samples a second: median, and from the least to the most of all repetitions.</p>',
+             '<p class="faint">Samples per second: median, smallest and largest of all repetitions.</p>',
              figures_table(result), "<h2>Scaling over devices</h2>", legend(modes), scaling(result),
-             "<h2>Where a step goes</h2>",
+             "<h2>Parts of a step</h2>",
              legend([(PART_CLASS.get(part, part), name) for part, name in OF_PART.items()]), split(result),
              split_table(result), "<h2>One step, stream by stream</h2>",
              legend([(kind, kind) for kind in KINDS])]

@@ -1,4 +1,4 @@
-"""What the programs that set Lockstep beside others share: a program that takes orders, spreads, and the results' file."""
+"""Shared by the comparisons of Lockstep with other libraries: the process to measure, spreads, and the results file."""
 import datetime
 import json
 import os
@@ -44,13 +44,13 @@ def spread(values):
 
 
 def versions_of(program):
-    """Of Lockstep and the libraries that the program was built with."""
+    """Versions of Lockstep and of the libraries that the program was built with."""
     info = pathlib.Path(program).with_name("lockstep-info")
     return json.loads(subprocess.check_output([info, "--json"]))["versions"]
 
 
 def circumstances(versions, loads):
-    """When, where and beside what was measured: the head of a results' file."""
+    """Date, machine, load and versions: the head of a results file."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": cpu_name(),

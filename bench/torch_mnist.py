@@ -1,4 +1,4 @@
-"""PyTorch's side of compare_mnist.py and dp-vs-ddp: the MNIST networks on the CPU or a GPU, waiting for orders.
+"""PyTorch's side of compare_mnist.py and dp-vs-ddp: a server that trains the MNIST networks on the CPU or a GPU.
 
 Every line of input names a way and a batch size, as in "eager 64"; the answer is samples per second, bytes of memory
 (proportional set size, all processes) and the time (monotonic clock, seconds) at which the first step was done.
@@ -89,7 +89,7 @@ def proportional_bytes():
 
 
 def follow(rank, world, orders, args, answer):
-    """Does what `orders` say; `answer` is called with rate, memory and time."""
+    """Runs the ways in `orders`, and calls `answer` with rate, memory and time of each."""
     torch.set_num_threads(max(1, args.threads // world))
     torch.manual_seed(1)
     if world > 1:
@@ -101,7 +101,7 @@ def follow(rank, world, orders, args, answer):
             known[line] = contestant(args.net, way, int(batch) // world, args.device)
         run, first_step_done = known[line]
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = "_tf32" in way
-        run(2)  # caches are warm again after the others
+        run(2)  # to warm caches again after other networks
         if world > 1:
             dist.barrier()
         begin = time.perf_counter()
@@ -139,7 +139,7 @@ def main():
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            for pipe in pipes + [writer]:  # else the others would never see their end
+            for pipe in pipes + [writer]:  # otherwise the other children never read end of file
                 os.close(pipe)
             with os.fdopen(reader) as orders:
                 lines = (line.strip() for line in iter(orders.readline, ""))

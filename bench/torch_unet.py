@@ -1,4 +1,4 @@
-"""PyTorch's side of compare_unet.py: U-Net on the CPU or a GPU, waiting for orders.
+"""PyTorch's side of compare_unet.py: a server that trains U-Net on the CPU or a GPU.
 
 Every line of input names a way, the answer is seconds per training step: eager and channels_last in float32, eager_bf16
 and channels_last_bf16 under autocast; "_tf32" allows TF32 (PyTorch's default for convolutions on a GPU), "_compile" is

@@ -1,5 +1,5 @@
-# Gloo::gloo. Gloo's own package file stops the configuration where its development package is there but its library is
-# not.
+# Gloo::gloo. Gloo's own package file stops the configuration if the development package is installed without the
+# library.
 find_path(GLOO_INCLUDE_DIR gloo/allreduce.h)
 find_library(GLOO_LIBRARY gloo)
 mark_as_advanced(GLOO_INCLUDE_DIR GLOO_LIBRARY)

@@ -1,4 +1,4 @@
-# Sodium::sodium. libsodium's package brings a file for pkg-config alone.
+# Sodium::sodium. libsodium's package has no CMake package file, only one for pkg-config.
 find_path(SODIUM_INCLUDE_DIR sodium.h)
 find_library(SODIUM_LIBRARY sodium)
 mark_as_advanced(SODIUM_INCLUDE_DIR SODIUM_LIBRARY)

@@ -1,5 +1,5 @@
-# Everything Lockstep needs is a Debian or Ubuntu package or part of the CUDA toolkit; nothing is downloaded here.
-# cmake/packages.sh lists the packages. What the library links must also stand in lockstepConfig.cmake.in.
+# All dependencies are Debian or Ubuntu packages or part of the CUDA toolkit; nothing is downloaded here.
+# cmake/packages.sh lists the packages. lockstepConfig.cmake.in must also find the libraries that Lockstep links.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
@@ -10,7 +10,7 @@ find_package(Sodium REQUIRED)
 find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header: nothing to link
 mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE)
 
-# Image formats: each is built where its library is found, otherwise a stub.
+# Image formats: each is built if its library is found; otherwise a stub is built.
 set(images)
 foreach(format "JPEG libjpeg-dev" "PNG libpng-dev" "GIF libgif-dev")
   separate_arguments(format)
@@ -20,7 +20,7 @@ foreach(format "JPEG libjpeg-dev" "PNG libpng-dev" "GIF libgif-dev")
   if(LOCKSTEP_IMAGES)
     list(GET format 1 package)
     find_package(${library} QUIET)
-    set(status "not found; ${package} brings it")
+    set(status "not found; install ${package}")
     if(${library}_FOUND)
       set(LOCKSTEP_HAS_${library} ON)
       set(status "${${library}_VERSION}${${library}_VERSION_STRING}")
@@ -31,7 +31,7 @@ endforeach()
 list(JOIN images ", " images)
 message(STATUS "Lockstep: images ${images}")
 
-# The toolkit is used where it is found, speaks C++20 (12.0) and comes with cuDNN; otherwise the CUDA stubs are built.
+# The CUDA backend is built if the toolkit (12.0 or later, for C++20) and cuDNN are found; otherwise its stubs are built.
 set(LOCKSTEP_HAS_CUDA OFF)
 set(LOCKSTEP_CUDA_STATUS "switched off by LOCKSTEP_CUDA")
 if(LOCKSTEP_CUDA)
@@ -55,7 +55,7 @@ if(LOCKSTEP_CUDA)
       include(CudaArchitectures)
       lockstep_cuda_architectures(CMAKE_CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES_NATIVE}")
     endif()
-    # CMake 3.25 does not know that nvcc 13 speaks C++20.
+    # CMake 3.25 does not know that nvcc 13 supports C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA_STANDARD 20)
@@ -73,17 +73,17 @@ if(LOCKSTEP_CUDA)
 endif()
 message(STATUS "Lockstep: CUDA backend ${LOCKSTEP_HAS_CUDA} (${LOCKSTEP_CUDA_STATUS})")
 
-# Backends of process groups beside our own: each is used where its library is found and links, otherwise a stub is built.
+# Process-group backends that need a library: each is built if its library is found and links; otherwise a stub is built.
 include(CheckCXXSourceCompiles)
 include(CMakePushCheckState)
 set(LOCKSTEP_HAS_GLOO OFF)
 set(LOCKSTEP_GLOO_STATUS "switched off by LOCKSTEP_GLOO")
-# A header that Gloo's headers include and its package lacks; last in the search, so that a real one comes first.
+# A header that Gloo's headers include and its package lacks; searched last, so that a real one has precedence.
 set(LOCKSTEP_GLOO_MISSING ${CMAKE_CURRENT_SOURCE_DIR}/parallel/comm/gloo/missing)
 set(LOCKSTEP_GLOO_OPTIONS -idirafter ${LOCKSTEP_GLOO_MISSING})
 if(LOCKSTEP_GLOO)
   find_package(Gloo QUIET)
-  set(LOCKSTEP_GLOO_STATUS "not found; libgloo-dev brings it")
+  set(LOCKSTEP_GLOO_STATUS "not found; install libgloo-dev")
   if(Gloo_FOUND)
     cmake_push_check_state(RESET)
     set(CMAKE_REQUIRED_FLAGS "-idirafter \"${LOCKSTEP_GLOO_MISSING}\"")
@@ -105,7 +105,7 @@ if(LOCKSTEP_GLOO)
         return Buffer(nullptr, nullptr, 0).done();
       }" LOCKSTEP_GLOO_LINKS)
     cmake_pop_check_state()
-    set(LOCKSTEP_GLOO_STATUS "${GLOO_LIBRARY} is one that Lockstep cannot use")
+    set(LOCKSTEP_GLOO_STATUS "${GLOO_LIBRARY} does not link with Lockstep")
     if(LOCKSTEP_GLOO_LINKS)
       set(LOCKSTEP_HAS_GLOO ON)
       set(LOCKSTEP_GLOO_STATUS ${GLOO_LIBRARY})
@@ -117,7 +117,7 @@ set(LOCKSTEP_HAS_MPI OFF)
 set(LOCKSTEP_MPI_STATUS "switched off by LOCKSTEP_MPI")
 if(LOCKSTEP_MPI)
   find_package(MPILibrary QUIET)
-  set(LOCKSTEP_MPI_STATUS "not found; libopenmpi-dev brings it")
+  set(LOCKSTEP_MPI_STATUS "not found; install libopenmpi-dev")
   if(MPILibrary_FOUND)
     cmake_push_check_state(RESET)
     set(CMAKE_REQUIRED_LIBRARIES MPILibrary::mpi Threads::Threads)
@@ -127,7 +127,7 @@ if(LOCKSTEP_MPI)
         return MPI_Ibarrier(MPI_COMM_WORLD, &request);
       }" LOCKSTEP_MPI_LINKS)
     cmake_pop_check_state()
-    set(LOCKSTEP_MPI_STATUS "${MPI_mpi_LIBRARY} is one that Lockstep cannot use")
+    set(LOCKSTEP_MPI_STATUS "${MPI_mpi_LIBRARY} does not link with Lockstep")
     if(LOCKSTEP_MPI_LINKS)
       set(LOCKSTEP_HAS_MPI ON)
       set(LOCKSTEP_MPI_STATUS ${MPI_mpi_LIBRARY})
@@ -140,7 +140,7 @@ if(LOCKSTEP_NCCL)
   set(LOCKSTEP_NCCL_STATUS "no CUDA backend")
   if(LOCKSTEP_HAS_CUDA)
     find_package(NCCL 2.18 QUIET)
-    set(LOCKSTEP_NCCL_STATUS "2.18 or later was not found; it comes with the CUDA toolkit or as libnccl-dev")
+    set(LOCKSTEP_NCCL_STATUS "2.18 or later not found; install libnccl-dev or a CUDA toolkit that includes it")
     if(NCCL_FOUND)
       set(LOCKSTEP_HAS_NCCL ON)
       set(LOCKSTEP_NCCL_STATUS "${NCCL_VERSION}, ${NCCL_LIBRARY}")

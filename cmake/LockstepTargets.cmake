@@ -3,38 +3,38 @@
 # same paths: ccache then shares kernels, which take half of the library's build, between presets.
 set(LOCKSTEP_INCLUDE_VIEW ${PROJECT_SOURCE_DIR}/cmake/include)
 
-# Headers that lie directly in these folders are public; all others are not installed.
+# Headers directly in these folders are public; all others are not installed.
 foreach(folder runtime ops parallel/comm parallel/data parallel)
   file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
   list(APPEND LOCKSTEP_PUBLIC_HEADERS ${headers})
 endforeach()
 
-# Warnings for Lockstep's own C++ sources; a project that embeds Lockstep is left alone.
+# Warnings for Lockstep's own C++ sources; they do not affect projects that embed Lockstep.
 function(lockstep_warnings target)
   if(LOCKSTEP_STRICT)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror>
-      # g++ 12 sees overlapping or endless copies in std::string where there are none (GCC bugs 105329 and 105651).
+      # g++ 12 falsely reports overlapping or endless copies in std::string (GCC bugs 105329 and 105651).
       $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict
       -Wno-stringop-overflow>)
     get_target_property(unity ${target} UNITY_BUILD)
-    if(unity)  # there names of one file may hide those of another
+    if(unity)  # names of one file may hide those of another
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow -Wno-subobject-linkage>)
     endif()
-    if(LOCKSTEP_SANITIZE)  # instrumented code looks uninitialised to g++ where it is not
+    if(LOCKSTEP_SANITIZE)  # false reports of uninitialised values in instrumented code
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
     endif()
   endif()
 endfunction()
 
-# For programs and tests, which spend their time in the library: to optimise them is most of what compiling takes.
+# For programs and tests, which spend their time in the library: optimising them would dominate compile time.
 set(LOCKSTEP_PROGRAM_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 if(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-Og>)
 endif()
 
-# Groups for CMAKE_UNITY_BUILD, made of neighbours in one folder only: a program that links the archive gets the libraries that
-# the folders it uses need, and no others. A source that has a group already keeps it.
+# Groups for CMAKE_UNITY_BUILD. All sources of a group are in one folder, so that a program that links the archive loads only
+# the libraries of the folders that it uses. A source that already has a group is not moved.
 function(lockstep_unity_groups target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
@@ -55,9 +55,9 @@ function(lockstep_unity_groups target)
 endfunction()
 
 # Sanitizers apply to every library here and to what links it, because a program is checked only if all of it is
-# instrumented. Null pointers, objects that are too small and destroyed objects are left to AddressSanitizer, which reports
-# their accesses anyway: GCC's own checks before each of them take a quarter of the time that compiling takes. Targets with
-# the property LOCKSTEP_TESTS leave out alignment, too.
+# instrumented. GCC's own checks for null pointers, objects that are too small and destroyed objects are disabled:
+# AddressSanitizer reports such accesses anyway, and the checks add a quarter to compile time. For targets with the property
+# LOCKSTEP_TESTS, checks of alignment are disabled as well.
 function(lockstep_sanitize target)
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LOCKSTEP_SANITIZE}
@@ -72,13 +72,13 @@ function(lockstep_library name export)
   add_library(${name})
   add_library(lockstep::${export} ALIAS ${name})
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${export} POSITION_INDEPENDENT_CODE ON
-    DEFINE_SYMBOL ""           # a macro that only shared libraries would have
-    INSTALL_RPATH "\$ORIGIN")  # where shared libraries find each other
+    DEFINE_SYMBOL ""           # by default a macro that only shared libraries have
+    INSTALL_RPATH "\$ORIGIN")  # search path of shared libraries for each other
   lockstep_warnings(${name})
   # The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
-  # What nearly every source includes, parsed once: half of the time that a file takes otherwise. Sources still include
-  # what they use; clang-tidy reads them without this.
+  # Headers that nearly every source includes, parsed once: this halves compile time. Sources still include all headers
+  # that they use; clang-tidy reads them without the precompiled header.
   target_precompile_headers(${name} PRIVATE
     <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <filesystem> <functional> <map> <memory> <mutex>
     <optional> <set> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>
@@ -86,12 +86,12 @@ function(lockstep_library name export)
     ${PROJECT_SOURCE_DIR}/runtime/tensor.h)
 endfunction()
 
-# runtime/ and ops/: devices, tensors, operations. The other libraries link it, and with it what holds for all.
+# runtime/ and ops/: devices, tensors, operations. The other libraries link it, and inherit its public settings.
 lockstep_library(lockstep_core core)
 target_include_directories(lockstep_core PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_VIEW}> $<INSTALL_INTERFACE:include>)
 target_include_directories(lockstep_core SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
 target_compile_features(lockstep_core PUBLIC cxx_std_20)
-# Programs load only the libraries that they use: most systems do not link so by default.
+# Programs load only the libraries that they use; most systems do not link like this by default.
 target_link_options(lockstep_core INTERFACE LINKER:--as-needed)
 lockstep_sanitize(lockstep_core)
 target_link_libraries(lockstep_core PUBLIC Threads::Threads PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl)
@@ -112,7 +112,7 @@ if(LOCKSTEP_HAS_NCCL)
   target_link_libraries(lockstep_comm PRIVATE NCCL::nccl CUDA::cudart)
 endif()
 
-# parallel/data/: files, data sets, images.
+# parallel/data/: files, datasets, images.
 lockstep_library(lockstep_data data)
 target_link_libraries(lockstep_data PUBLIC lockstep_core
   PRIVATE fmt::fmt ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)

@@ -32,7 +32,7 @@ function(lockstep_test_options target)
 endfunction()
 
 # lockstep_test_sources(target sources...): adds sources with test cases to a target of this directory. With
-# CMAKE_UNITY_BUILD they are compiled in groups, because what all of them instantiate takes longer than what each adds.
+# CMAKE_UNITY_BUILD they are compiled in groups, because their common template instantiations take longer than the rest.
 function(lockstep_test_sources target)
   if(NOT CMAKE_UNITY_BUILD)
     target_sources(${target} PRIVATE ${ARGN})
@@ -175,7 +175,7 @@ function(lockstep_test_filter result test)
   set(${result} "${all}" PARENT_SCOPE)
 endfunction()
 
-# lockstep_test_entry(entry test [filter]): another ctest entry for a test, for a filter or properties of its own. An entry
+# lockstep_test_entry(entry test [filter]): another ctest entry for a test, with a separate filter or properties. An entry
 # fails if a part of its filter matches no test case. Filters must name the file if other files have the same tag:
 # "[.mpirun][#test_stopping]".
 function(lockstep_test_entry entry test)

@@ -1,5 +1,6 @@
-# cmake -D OUTPUT=FILE -D SOURCES=LIST -P group_tests.cmake: writes a source that compiles several test sources at once, each
-# in a namespace with its own name, so that helpers of equal names do not meet. All headers are included before, outside.
+# cmake -D OUTPUT=FILE -D SOURCES=LIST -P group_tests.cmake: writes a source that compiles several test sources at once. Each
+# is in a namespace with its own name, so that helpers with equal names do not conflict. All headers are included first,
+# outside of the namespaces.
 set(includes "")
 set(bodies "")
 foreach(source IN LISTS SOURCES)

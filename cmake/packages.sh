@@ -4,11 +4,11 @@ build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodiu
   libjpeg-dev libpng-dev libgif-dev catch2 libgloo-dev libopenmpi-dev openmpi-bin)
 test_packages=(iproute2 mold)
 
-# install_packages NAME...: installs those that are missing; asks for nothing when none is.
+# install_packages NAME...: installs those that are missing; requires no rights if none is.
 install_packages() {
   local missing=() package as_root=()
   if ! command -v apt-get > /dev/null; then
-    echo "$0: no apt-get here; on other systems install the equivalents of: $*" >&2
+    echo "$0: apt-get not found; install the equivalents of: $*" >&2
     return 0
   fi
   for package in "$@"; do
@@ -22,7 +22,7 @@ install_packages() {
       return 1
     fi
     as_root=(sudo)
-    [ -t 0 ] || as_root+=(-n) # nobody there to type a password
+    [ -t 0 ] || as_root+=(-n) # without a terminal, sudo must not ask for a password
   fi
   echo "Installing ${missing[*]}"
   local log
@@ -37,13 +37,13 @@ install_packages() {
   rm -f "$log"
 }
 
-# The flag for the number of tests that run at once: they wait more than they compute.
+# The flag for the number of tests that run at once: more than cores, because tests often wait.
 test_jobs() {
   local jobs=$((3 * $(nproc)))
   echo "-j$((jobs < 24 ? jobs : 24))"
 }
 
-# build PRESET [TARGET...]: configures and builds; on a terminal with a line of progress, else quietly.
+# build PRESET [TARGET...]: configures and builds; shows progress on a terminal only.
 build() {
   local preset=$1 targets=()
   shift

@@ -5,7 +5,7 @@
 //     while (rates.scale_invariant_steps() < 5000) model.step(sgd, x, y, loss, {.rates = &rates});
 //
 // All devices and ranks measure the same bits. The rates of a step depend on the steps before the previous one, which
-// are finished by then: nothing waits, and the weights are bit-identical on any number of devices and ranks.
+// are finished by then. Nothing waits, and the weights are bit-identical on any number of devices and ranks.
 #pragma once
 
 #include <array>
@@ -164,9 +164,9 @@ public:
     struct Tuned {
         double momentum = 0, lr = 0;
     };
-    /// The paper's SingleStep: minimises momentum * distance^2 + lr^2 * variance subject to momentum >= ((r - 1) / (r +
-    /// 1))^2 and lr = (1 - sqrt(momentum))^2 / smallest, with r = sqrt(largest / smallest); `smallest` and `largest`
-    /// are curvatures.
+    /// The paper's SingleStep: minimises momentum * distance^2 + lr^2 * variance. Constraints: momentum >= ((r - 1) /
+    /// (r + 1))^2 and lr = (1 - sqrt(momentum))^2 / smallest. Here r = sqrt(largest / smallest); `smallest` and
+    /// `largest` are curvatures.
     static Tuned single_step(double variance, double distance, double smallest, double largest);
 
 private:

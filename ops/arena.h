@@ -1,5 +1,5 @@
-// Flat arenas: every replica stores the parameters of one dtype in one contiguous block of memory, at the same offsets
-// everywhere, in reversed member order, which is about the order in which backward finishes them. Gradients, optimizer
+// Flat arenas: every replica stores the parameters of one dtype in one contiguous block of memory, at the same offsets.
+// Their order is reversed member order, about the order in which backward finishes them. Gradients, optimizer
 // state and buffers are stored the same way. Replication is one copy, reduction uses slices without packing, and an
 // update is one kernel.
 #pragma once

@@ -61,8 +61,8 @@ constexpr std::string_view in_f32[] = {
     "sum_over_shards",
 };
 
-constexpr std::string_view in_the_widest[] = {"add", "cat",     "div",     "eq",  "ge", "gt",  "le",
-                                              "lt",  "maximum", "minimum", "mul", "ne", "scatter_add", "sub", "where"};
+constexpr std::string_view in_the_widest[] = {"add",     "cat",     "div", "eq", "ge",          "gt",  "le",   "lt",
+                                              "maximum", "minimum", "mul", "ne", "scatter_add", "sub", "where"};
 
 template <std::size_t n>
 bool has(const std::string_view (&list)[n], std::string_view function) {
@@ -82,9 +82,9 @@ std::optional<DType> widest(TensorList tensors) {
 }  // namespace
 
 std::optional<DType> autocast_dtype(std::string_view function, TensorList tensors) {
-    const std::optional<DType> narrow = Autocast::dtype();
-    if (!narrow) return std::nullopt;
-    if (has(in_16_bits, function)) return narrow;
+    const std::optional<DType> half_dtype = Autocast::dtype();
+    if (!half_dtype) return std::nullopt;
+    if (has(in_16_bits, function)) return half_dtype;
     if (has(in_f32, function)) return DType::f32;
     if (has(in_the_widest, function)) return widest(tensors);
     return std::nullopt;

@@ -31,9 +31,9 @@ Tensor masks_of_classes(const Tensor& classes, const Tensor& like_input) {
 /// f16 and bf16 cannot represent the number of positions.
 Tensor counted_in_f32(const Tensor& x) { return is_half_type(x.dtype()) ? x.to(DType::f32) : x; }
 
-Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_target, double epsilon,
+Masks take_masks(const char* name, const Tensor& given_input, const Tensor& given_target, double epsilon,
                  std::optional<std::int64_t> ignore_index) {
-    const Tensor given = counted_in_f32(narrow), target = counted_in_f32(narrow_target);
+    const Tensor given = counted_in_f32(given_input), target = counted_in_f32(given_target);
     if (given.dims() != 3 && given.dims() != 4)
         throw InvalidArgument(fmt::format("{}: input has {} dimensions, {}; expected (N, C, H, W) or (N, H, W)", name,
                                           given.dims(), given.shape().str()));

@@ -34,10 +34,10 @@ Tensor without_channels(const Tensor& given, double p) {
     for (int i = 2; i < x.dims(); ++i) mask_shape.push_back(1);
     // The mask is created on the device of x, because the operation has no input to determine it. It is f32 for f16 and
     // bf16, which cannot represent 1 / (1 - p).
-    const bool narrow = is_half_type(x.dtype());
-    const Tensor mask = Tensor::empty(mask_shape, narrow ? DType::f32 : x.dtype(), x.device());
+    const bool is_half = is_half_type(x.dtype());
+    const Tensor mask = Tensor::empty(mask_shape, is_half ? DType::f32 : x.dtype(), x.device());
     apply_one(DropoutMask{p, x.is_batch()}, {}, mask);
-    return narrow ? mul(x.to(DType::f32), mask).to(x.dtype()) : mul(x, mask);
+    return is_half ? mul(x.to(DType::f32), mask).to(x.dtype()) : mul(x, mask);
 }
 
 /// False if x is returned unchanged.

@@ -208,7 +208,7 @@ void GradScaler::count(bool skipped) {
     if (scale == 0)
         throw Error(
             fmt::format("GradScaler: the scale is 0 after {} consecutive skipped steps; expected gradients that are "
-                        "finite at some scale: check the data, the loss and the learning rate",
+                        "finite at some scale",
                         consecutive_skips_));
     if (!warns_) return;
     warn(fmt::format("GradScaler: skipped {} consecutive steps with non-finite gradients; the scale is {}",

@@ -1,7 +1,6 @@
-// Loss scaling for training in f16 (torch.amp.GradScaler): backward starts from a multiple of the loss, so that small
-// gradients do not underflow, and gradients are divided by it before they are clipped and used. The scale adapts during
-// training: it doubles after 2000 good steps, and is halved when a gradient is not finite, in which case the step is
-// skipped.
+// Loss scaling for training in f16 (torch.amp.GradScaler). Backward starts from a multiple of the loss, so that small
+// gradients do not underflow. Gradients are divided by it before they are clipped and used. The scale adapts during
+// training: it doubles after 2000 good steps. If a gradient is not finite, it is halved and the step is skipped.
 //
 //     ls::GradScaler scaler;
 //     model.step(sgd, x, y, loss, {.scaler = &scaler});

@@ -97,9 +97,9 @@ public:
 };
 
 /// Makes `b` share the value of `a` from now on, also in copies of their model. Throws InvalidArgument if shape or
-/// dtype differ, and for a `b` of a model that a wrapper or an optimizer holds. A model is copied member by member, so
-/// a single tied member that is copied outside its model must have been used (read, or its copy) before the model is
-/// copied: otherwise its copy is mistaken for a part of the model's copy.
+/// dtype differ, and for a `b` of a model that a wrapper or an optimizer holds. A model is copied member by member.
+/// If you copy one tied member outside its model, read it or its copy before you copy the model. Otherwise its copy is
+/// mistaken for a part of the model's copy.
 void tie(ModuleTensor& a, ModuleTensor& b);
 
 /// One parameter or buffer found in a model.

@@ -44,7 +44,7 @@ public:
             copies_[record.out.front().buffer.get()] = std::move(used);
             return;
         }
-        if (!goes_on(record)) {
+        if (!continues(record)) {
             summary_.rows.emplace_back().call = record.call ? record.call : std::string(record.operation->name());
             results_.clear();
             operations_.clear();
@@ -86,7 +86,7 @@ private:
         return used;
     }
     /// A call may consist of several different operations; each uses results of the previous ones.
-    bool goes_on(const Record& record) const {
+    bool continues(const Record& record) const {
         return record.call != nullptr && record.call == call_ && !operations_.contains(record.operation->name()) &&
                std::any_of(record.in.begin(), record.in.end(),
                            [&](const Operand& in) { return results_.contains(in.buffer.get()); });

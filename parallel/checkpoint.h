@@ -25,8 +25,8 @@ class FileLock;
 /// killed.
 class CheckpointLock {
 public:
-    /// Throws InvalidArgument, naming the process, if another one holds the checkpoint, and if the checkpoint could not
-    /// be saved: no such directory, no permission, or FILE or FILE.resume exists and is not a regular file.
+    /// Throws InvalidArgument, naming the process, if another one holds the checkpoint. Also throws it if the
+    /// checkpoint could not be saved: no such directory, no permission, or FILE or FILE.resume is not a regular file.
     explicit CheckpointLock(const std::filesystem::path& checkpoint);
     ~CheckpointLock();
     CheckpointLock(CheckpointLock&&) noexcept;
@@ -79,11 +79,11 @@ bool writes_files(Model& model) {
 /// the link's target.
 std::filesystem::path resume_path(const std::filesystem::path& checkpoint);
 
-/// Writes a checkpoint from which a run resumes: the weights to `checkpoint`, as `save` does, and the state of the run
-/// (settings and state of the optimizer by parameter name, steps, and `run`) to its resume_path. Atomic: if the process
-/// is killed or the power fails, weights and state are both the old ones or both the new ones. The files do not depend
-/// on devices or reduction. Throws as `save` does, and InvalidArgument for an optimizer of another model and an invalid
-/// `run`. With several processes, rank 0 writes.
+/// Writes a checkpoint from which a run resumes. The weights are written to `checkpoint`, as `save` does. The state of
+/// the run is written to its resume_path: settings and state of the optimizer by parameter name, steps, and `run`.
+/// Atomic: if the process is killed or the power fails, weights and state are both the old ones or both the new ones.
+/// The files do not depend on devices or reduction. Throws as `save` does, and InvalidArgument for an optimizer of
+/// another model and an invalid `run`. With several processes, rank 0 writes.
 template <class Model>
 void save_checkpoint(Model& model, Optimizer& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
     const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save_checkpoint");
@@ -119,8 +119,8 @@ void save(Model& model, const std::filesystem::path& path) {
 /// Reads weights into a wrapper or a plain module. Formats: safetensors files of `save` or PyTorch, the files that
 /// "model.safetensors.index.json" names, and the state_dict in a file of torch.save (PthFile documents which one).
 /// Prefixes "module." and "_orig_mod." are removed from names. As in PyTorch, floating tensors are converted to the
-/// model's dtype, buffers from any dtype, one element of shape (1) loads into a scalar, and a missing
-/// num_batches_tracked leaves the model's unchanged. Tied parameters need only one of their names. Tensors with
+/// model's dtype, and buffers from any dtype. A tensor of shape (1) loads into a scalar. A missing num_batches_tracked
+/// leaves the model's unchanged. Tied parameters need only one of their names. Tensors with
 /// unsupported dtypes are ignored unless the model needs them. Throws DataError, before any change, naming tensors that
 /// are missing, unexpected or of another shape; InvalidArgument for an `entry` that the file does not have.
 /// load_state_dict.

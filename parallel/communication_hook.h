@@ -43,8 +43,8 @@ struct PowerSgdOptions {
 /// torch's powerSGD_hook. A gradient of shape (n, ...) is a matrix of n rows, which one step of power iteration
 /// approximates by P Q^T. Vectors and small matrices are sent whole. If a parameter is cut over several buckets, each
 /// piece is compressed as the squarest matrix. A hook stores the compression error, so each model needs its own hook.
-/// Throws InvalidArgument for a rank below 1, a rate that is not positive, and a start before iteration 2 with error
-/// feedback or warm start (the first backwards lose the most).
+/// Throws InvalidArgument for a rank below 1 and a rate that is not positive. With error feedback or warm start it also
+/// throws for a start before iteration 2, because the first backwards lose the most.
 CommunicationHook power_sgd_hook(const PowerSgdOptions& options = {});
 
 }  // namespace lockstep

@@ -18,13 +18,13 @@ using DistributedDataParallelOptions = EngineOptions;
 /// of shards, training is bit-identical to DataParallel. torch.nn.parallel.DistributedDataParallel.
 ///
 /// `step` accepts batches from a Loader (each process reads only its rows), or tensors that hold the whole batch on
-/// every rank. The manual step also accepts this rank's own rows, as in PyTorch: `forward` of plain tensors returns the
-/// outputs of these rows, and `backward()` leaves the mean over the ranks of the gradients of their losses.
+/// every rank. The manual step also accepts this rank's own rows, as in PyTorch. `forward` of plain tensors returns the
+/// outputs of these rows; `backward()` averages the gradients of their losses over the ranks.
 ///
 /// Without find_unused_parameters all ranks must use the same parameters. With it, each rank may use different
 /// parameters in each step.
 ///
-/// Gradients are summed along the tree of shards while backward is running: each rank sums its part of a bucket and
+/// Gradients are summed along the tree of shards while backward is running. Each rank sums its part of a bucket and
 /// receives the other parts, by operations that every backend provides. If a rank fails, all others throw
 /// CommunicationError, at the latest when the group's timeout expires.
 template <class Net>

@@ -59,7 +59,7 @@ Engine::~Engine() {
 #ifndef NDEBUG
         if (!job()) verify_replicas();  // other processes may have ended already
 #endif
-        impl_->parts().rest_all_devices();
+        impl_->parts().synchronize_all_devices();
     } catch (const std::exception& error) {  // a destructor must not throw
         std::fprintf(stderr, "lockstep: while a wrapper was destroyed: %s\n", error.what());
     }

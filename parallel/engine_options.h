@@ -34,8 +34,8 @@ struct EngineOptions {
     bool deterministic = false;  ///< reproducible bits from run to run; implied by a fixed number of shards
     /// Algorithm of f32 convolutions on CPU devices; default: from LOCKSTEP_CONV. See docs/accuracy.md.
     std::optional<ConvAlgorithm> convolution = {};
-    /// Allows f32 convolutions and f32 matrix products to be computed in TF32, on GPUs that have it (compute capability
-    /// 8.0 and later): faster, but operands are rounded to 10 bits of mantissa. Combines PyTorch's
+    /// Allows f32 convolutions and f32 matrix products to be computed in TF32, on GPUs of compute capability 8.0 and
+    /// later. TF32 is faster, but rounds operands to 10 bits of mantissa. Combines PyTorch's
     /// torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32. No effect on CPU devices and on other
     /// dtypes.
     bool allow_tf32 = false;

@@ -65,8 +65,8 @@ public:
     /// torch's add_image(dataformats="HWC").
     void image(const std::string& tag, const Tensor& pixels, std::int64_t step);
 
-    /// `classes`: u8, i32 or i64, (H, W), each at most 255. Written as a picture in the colours of the PASCAL VOC data
-    /// set (class 0 is black). Negative classes, which losses ignore, are white.
+    /// `classes`: u8, i32 or i64, (H, W), each at most 255. Written as a picture in the colours of the PASCAL VOC
+    /// dataset (class 0 is black). Negative classes, which losses ignore, are white.
     void mask(const std::string& tag, const Tensor& classes, std::int64_t step);
 
     /// Distribution of all elements, of any dtype, in the buckets of torch's add_histogram (bins="tensorflow"). Values

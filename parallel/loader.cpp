@@ -82,7 +82,7 @@ std::size_t bytes_of_fields(std::span<const RowField> fields, std::int64_t rows,
     for (std::size_t f = 0; f < fields.size(); ++f) {
         const Shape& shape = fields[f].shape;
         const auto refuse = [&](const char* expected) {
-            throw InvalidArgument(fmt::format("Loader: fields() of the data set: field {} has shape {}; expected {}", f,
+            throw InvalidArgument(fmt::format("Loader: fields() of the dataset: field {} has shape {}; expected {}", f,
                                               shape.str(), expected));
         };
         if (shape.dims() >= Shape::max_dims) refuse("at most 7 dimensions, without the batch dimension");
@@ -108,7 +108,7 @@ void require_count(const char* what, std::int64_t count, std::int64_t said) {
             "Loader: the sampler returned {} {} for this epoch; expected {}, as it declared", count, what, said));
 }
 
-/// Rows of the data set in the order that `options` select.
+/// Rows of the dataset in the order that `options` select.
 std::vector<std::int64_t> rows_of_epoch(const LoaderOptions& options, std::int64_t size, std::uint64_t epoch) {
     if (options.sampler) return options.sampler.indices(epoch, options.batch_size);
     if (options.shuffle) return shuffled_order(size, options.seed, epoch);
@@ -163,8 +163,8 @@ struct BatchLoader::State {
 
     State(const Engine& engine, std::shared_ptr<const RowSource> read_from, const LoaderOptions& wanted)
         : options(checked(wanted)), source(std::move(read_from)), size(source->size()) {
-        require_size("size() of the data set", size, sizeof(std::int64_t));
-        if (size < 1) throw InvalidArgument("Loader: the data set is empty");
+        require_size("size() of the dataset", size, sizeof(std::int64_t));
+        if (size < 1) throw InvalidArgument("Loader: the dataset is empty");
         const std::int64_t sampled = options.sampler ? options.sampler.rows() : size;
         require_size(options.sampler.is_batching() ? "rows() of the sampler" : "size() of the sampler", sampled,
                      sizeof(std::int64_t));
@@ -343,7 +343,7 @@ std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) 
             fmt::format("Loader: an epoch cannot begin at batch {} of {}", first_batch, state.batches));
     if (const std::int64_t size = state.source->size(); size != state.size)
         throw InvalidArgument(fmt::format(
-            "Loader: size() of the data set is {}, but was {} when the loader was constructed", size, state.size));
+            "Loader: size() of the dataset is {}, but was {} when the loader was constructed", size, state.size));
     EpochOrder order = order_of_epoch(state.options, state.size, state.batches, epoch);
     state.stop();
     state.order = std::move(order);

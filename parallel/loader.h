@@ -74,14 +74,14 @@ const Engine& engine_of(Model& model) {
 template <class Data>
 class Loader {
     static_assert(RowReader<Data> || Dataset<Data>,
-                  "a data set has size() and get(row) that returns a tuple of tensors");
+                  "a dataset has size() and get(row) that returns a tuple of tensors");
 
 public:
     /// One sharded tensor per field, ready for `step` and `forward`.
     using Batch = detail::tuple_of<ShardedTensor, detail::field_count<Data>()>;
 
     /// `model`: a DataParallel or DistributedDataParallel, or its engine; only its shards and their devices are stored.
-    /// Throws InvalidArgument for an empty data set and invalid options; warns if a batch has fewer rows than there are
+    /// Throws InvalidArgument for an empty dataset and invalid options; warns if a batch has fewer rows than there are
     /// shards.
     template <class Model>
     Loader(Model& model, Data data, const LoaderOptions& options = {})
@@ -89,7 +89,7 @@ public:
               detail::engine_of(model), std::make_shared<detail::RowSourceOf<Data>>(std::move(data)), options)) {}
 
     /// The batches of one epoch: a single-pass range, for one thread at a time (InvalidArgument otherwise). Rethrows
-    /// the errors of the data set. It may be left early; a new epoch ends the previous one.
+    /// the errors of the dataset. It may be left early; a new epoch ends the previous one.
     class Epoch {
     public:
         Epoch(std::shared_ptr<detail::BatchLoader> core, std::uint64_t epoch, std::int64_t first_batch)

@@ -19,7 +19,7 @@ struct RunState {
     std::int64_t batch_size = 0;  ///< rows of a batch; the unit of `batch`
     std::uint64_t steps = 0;      ///< number of committed steps; an input of random masks
     std::uint64_t seed = 0;       ///< random seed for order and masks
-    /// Data for the program's own use (UTF-8), such as the best accuracy so far or the name of the data set.
+    /// Data for the program's own use (UTF-8), such as the best accuracy so far or the name of the dataset.
     std::map<std::string, std::string> fields = {};
     /// Metadata for users of the model without its run (UTF-8), stored in the file of the weights as safetensors
     /// metadata in addition to "format". It is only written: a resumed run must set it again.

@@ -123,8 +123,8 @@ public:
         state_ = State::settled;
         const auto& found = *static_cast<const StatusWord*>(copy_->data());
         if (found.code == static_cast<std::int32_t>(StatusCode::index_out_of_range))
-            return fmt::format("{}: index {} in row {} is out of range; expected 0 to (size of the dimension - 1)", call_,
-                               found.value, found.row);
+            return fmt::format("{}: index {} in row {} is out of range; expected 0 to (size of the dimension - 1)",
+                               call_, found.value, found.row);
         return fmt::format(
             "{}: target {} in row {} is out of range; expected a class from 0 to the number of outputs - 1", call_,
             found.value, found.row);

@@ -19,8 +19,8 @@ public:
     /// A call: while it lives, the object belongs to this thread, which may make nested calls.
     class Use {
     public:
-        /// Throws InvalidArgument, in the name of `call`, if another thread is inside a call, inside a `forward` or a
-        /// loss that is being traced, and in a child process forked after the object was created.
+        /// Throws InvalidArgument, in the name of `call`, if another thread is inside a call. Also throws it inside a
+        /// `forward` or a loss that is being traced, and in a child process forked after the object was created.
         Use(OneThreadAtATime& thing, const char* call);
         ~Use() {
             if (thing_) thing_->owner_.store({}, std::memory_order_release);

@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): any element of any mask can be computed by
-// itself, so results do not depend on how a batch is split or on which device computes a shard.
+// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11). Any element of any mask can be computed by
+// itself. Results do not depend on how a batch is split or on which device computes a shard.
 #pragma once
 
 #include <array>

@@ -88,9 +88,9 @@ ConvAlgorithm default_conv_algorithm();
 /// reorder record then converts the input first. It may choose the layouts of fresh outputs by changing `out[i]`. dtype
 /// and shape must not change.
 ///
-/// An optional operand, input or output, keeps its position in the lists if it is missing: it is passed as an undefined
-/// tensor, has an empty meta in the request and is a null pointer at run time. Optional operands that are present have
-/// at least one dimension.
+/// An optional operand, input or output, has its position in the lists even if it is missing. It is then passed as an
+/// undefined tensor, has an empty meta in the request and is a null pointer at run time. Optional operands that are
+/// present have at least one dimension.
 struct KernelRequest {
     Device device;  ///< device to run on; the kernel may run on all others of the same hardware
     int threads = 1;

@@ -1,6 +1,5 @@
-// Memory of the small objects that every call creates and drops: tensors, operations, lists of operands. A thread keeps
-// the blocks that it frees and uses them again, so that a call of a kind that the thread has made before asks the
-// system's allocator for nothing.
+// A per-thread cache for the small objects that every call creates and drops: tensors, operations, lists of operands. A
+// thread caches the blocks that it frees. When it repeats a call, that call allocates nothing from the system.
 #pragma once
 
 #include <cstddef>

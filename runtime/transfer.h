@@ -9,8 +9,8 @@
 namespace lockstep {
 
 /// A tensor in transfer to another device. Tensor::to(device) makes the device wait at once; a Transfer makes it wait
-/// when the tensor is used. A device that is given the next micro-batch early, while the previous device still works on
-/// it, does not stall:
+/// when the tensor is used. Enqueue the next microbatch before the previous device has finished it, and the copy
+/// overlaps with computation:
 ///
 ///     ls::Transfer next(encoder(part[i + 1]), second);  // `first` computes, then a separate stream copies
 ///     decoder(now.tensor());                            // meanwhile `second` works on what has arrived

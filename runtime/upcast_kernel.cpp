@@ -178,13 +178,13 @@ void warn_emulated(const KernelRequest& request) {
         return std::any_of(request.in.begin(), request.in.end(), has) ||
                std::any_of(request.out.begin(), request.out.end(), has);
     };
-    static std::atomic<bool> told_f16{false}, told_bf16{false};
-    if (!told_f16.load(std::memory_order_relaxed) && asks(DType::f16) && !told_f16.exchange(true))
+    static std::atomic<bool> warned_f16{false}, warned_bf16{false};
+    if (!warned_f16.load(std::memory_order_relaxed) && asks(DType::f16) && !warned_f16.exchange(true))
         warn(
             "f16 is emulated on CPU devices: it is computed in f32 and rounded, so it is not faster than f32; bf16 may "
             "be");
-    if (!told_bf16.load(std::memory_order_relaxed) && asks(DType::bf16) && !computes_bf16() &&
-        !told_bf16.exchange(true))
+    if (!warned_bf16.load(std::memory_order_relaxed) && asks(DType::bf16) && !computes_bf16() &&
+        !warned_bf16.exchange(true))
         warn(
             "bf16 is emulated: without AVX512_BF16, or if LOCKSTEP_CPU_ISA disables it, it is computed in f32 and "
             "rounded, so it is not faster than f32");

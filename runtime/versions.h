@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-/// Name and version of Lockstep, the compiler and the libraries that it uses: "lockstep", "compiler", "fmt", "oneDNN",
-/// "zlib", and in a build with CUDA "cuda_runtime", "cuda_driver" ("none" without one), "cudnn", "cublasLt". Versions
+/// Name and version of Lockstep, the compiler and the libraries that it uses. Names: "lockstep", "compiler", "fmt",
+/// "oneDNN", "zlib"; with CUDA also "cuda_runtime", "cuda_driver" ("none" without one), "cudnn", "cublasLt". Versions
 /// of shared libraries are queried at run time; those of fmt and the compiler are from the build.
 std::vector<std::pair<std::string, std::string>> library_versions();
 

@@ -1,4 +1,4 @@
-// A custom data set, augmentation, and a part that is held out for validation.
+// A custom dataset, augmentation, and a part that is held out for validation.
 #include <lockstep/lockstep.h>
 
 #include <cstdint>

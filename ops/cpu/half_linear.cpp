@@ -119,10 +119,10 @@ std::unique_ptr<Kernel> make_half_linear_forward(const LinearForward& operation,
             auto* const y = call.output<BFloat16>(0);
             for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                 for_runs(end - begin, [&](std::ptrdiff_t first, std::ptrdiff_t count) {
-                    float room[run_elements];
-                    float16::upcast(y + begin + first, room, count);
-                    run_unary(functor::Relu(), room, room, count);
-                    float16::downcast(room, y + begin + first, count);
+                    float buffer[run_elements];
+                    float16::upcast(y + begin + first, buffer, count);
+                    run_unary(functor::Relu(), buffer, buffer, count);
+                    float16::downcast(buffer, y + begin + first, count);
                 });
             });
         },

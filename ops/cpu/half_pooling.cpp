@@ -29,15 +29,16 @@ struct Bands {
     std::int64_t out_row() const { return band.out_w * band.pixel; }
     std::int64_t in_band() const { return band.h * in_row(); }
 
-    /// Calls work(first element of the plane in x, first element in y, room for a band and two rows of y) for all
+    /// Calls work(first element of the plane in x, first element in y, a buffer for a band and two rows of y) for all
     /// planes, in parallel.
     template <class Work>
     void for_planes(int threads, const Work& work) const {
         const std::int64_t in = h * in_row(), out = out_h * out_row();
         for_parts(worthwhile_threads(threads, runs.planes * in), runs.planes, 1,
                   [&](std::int64_t begin, std::int64_t end) {
-                      std::vector<float> room(static_cast<std::size_t>(in_band() + 2 * out_row()));
-                      for (std::int64_t plane = begin; plane < end; ++plane) work(plane * in, plane * out, room.data());
+                      std::vector<float> buffer(static_cast<std::size_t>(in_band() + 2 * out_row()));
+                      for (std::int64_t plane = begin; plane < end; ++plane)
+                          work(plane * in, plane * out, buffer.data());
                   });
     }
 };
@@ -45,13 +46,13 @@ struct Bands {
 template <class Stored>
 std::unique_ptr<Kernel> make_half_forward_of(const Bands& bands, int threads) {
     return make_kernel([bands, threads](const KernelArgs& call) {
-        bands.for_planes(threads, [&](std::int64_t in, std::int64_t out, float* room) {
-            float* const row = room + bands.in_band();
+        bands.for_planes(threads, [&](std::int64_t in, std::int64_t out, float* buffer) {
+            float* const row = buffer + bands.in_band();
             for (std::int64_t i = 0; i < bands.out_h; ++i) {
-                float16::upcast(call.input<Stored>(0) + in + i * bands.in_band(), room, bands.in_band());
+                float16::upcast(call.input<Stored>(0) + in + i * bands.in_band(), buffer, bands.in_band());
                 const std::int64_t to = out + i * bands.out_row();
                 for (const ChannelRuns::Run& run : bands.runs.runs)
-                    loops<float>().pool[run.width](bands.band, room + run.first, row + run.first,
+                    loops<float>().pool[run.width](bands.band, buffer + run.first, row + run.first,
                                                    call.output<std::uint8_t>(1) + to + run.first);
                 float16::downcast(row, call.output<Stored>(0) + to, bands.out_row());
             }
@@ -62,8 +63,8 @@ std::unique_ptr<Kernel> make_half_forward_of(const Bands& bands, int threads) {
 template <class Stored>
 std::unique_ptr<Kernel> make_half_backward_of(const Bands& bands, bool masked, int threads) {
     return make_kernel([bands, masked, threads](const KernelArgs& call) {
-        bands.for_planes(threads, [&](std::int64_t in, std::int64_t out, float* room) {
-            float *const dy = room + bands.in_band(), *const y = dy + bands.out_row();
+        bands.for_planes(threads, [&](std::int64_t in, std::int64_t out, float* buffer) {
+            float *const dy = buffer + bands.in_band(), *const y = dy + bands.out_row();
             Stored* const dx = call.output<Stored>(0) + in;
             for (std::int64_t i = 0; i < bands.out_h; ++i) {
                 const std::int64_t from = out + i * bands.out_row();
@@ -72,8 +73,8 @@ std::unique_ptr<Kernel> make_half_backward_of(const Bands& bands, bool masked, i
                 for (const ChannelRuns::Run& run : bands.runs.runs)
                     loops<float>().pool_backward[run.width](bands.band, dy + run.first,
                                                             call.input<std::uint8_t>(1) + from + run.first,
-                                                            masked ? y + run.first : nullptr, room + run.first);
-                float16::downcast(room, dx + i * bands.in_band(), bands.in_band());
+                                                            masked ? y + run.first : nullptr, buffer + run.first);
+                float16::downcast(buffer, dx + i * bands.in_band(), bands.in_band());
             }
             // Rows outside of all windows.
             std::fill(dx + bands.out_h * bands.in_band(), dx + bands.h * bands.in_row(), Stored(0.0F));

@@ -44,12 +44,12 @@ void relu_of_half(Stored* y, std::ptrdiff_t count) {
     }
 }
 
-/// Elements [first, first + count) in f32; widened into `room` (run_elements) if necessary.
+/// Elements [first, first + count) in f32; widened into `buffer` (run_elements) if necessary.
 template <class Stored>
-const Arithmetic<Stored>* wide(const Stored* x, std::ptrdiff_t count, Arithmetic<Stored>* room) {
+const Arithmetic<Stored>* wide(const Stored* x, std::ptrdiff_t count, Arithmetic<Stored>* buffer) {
     if constexpr (is_half<Stored>) {
-        float16::upcast(x, room, count);
-        return room;
+        float16::upcast(x, buffer, count);
+        return buffer;
     } else {
         return x;
     }

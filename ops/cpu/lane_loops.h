@@ -17,15 +17,15 @@ struct LaneLoops {
     static void sum(const Stored* x, Index n, double* sums) {
         if constexpr (!is_half<Stored>) return loops<T>().lane_sum(x, n, sums);
         for_runs(n, [&](Index first, Index count) {
-            T room[run_elements];
-            loops<T>().lane_sum(wide(x + first, count, room), count, sums);
+            T buffer[run_elements];
+            loops<T>().lane_sum(wide(x + first, count, buffer), count, sums);
         });
     }
     static void deviation(const Stored* x, const T* mean, Index n, double* sums) {
         if constexpr (!is_half<Stored>) return loops<T>().lane_deviation(x, mean, n, sums);
         for_runs(n, [&](Index first, Index count) {
-            T room[run_elements];
-            loops<T>().lane_deviation(wide(x + first, count, room), mean, count, sums);
+            T buffer[run_elements];
+            loops<T>().lane_deviation(wide(x + first, count, buffer), mean, count, sums);
         });
     }
     /// With `relu`: ReLU of the results.
@@ -33,9 +33,9 @@ struct LaneLoops {
                           Index n) {
         if constexpr (is_half<Stored>) {
             for_runs(n, [&](Index first, Index count) {
-                T room[run_elements];
-                loops<T>().lane_normalize(wide(x + first, count, room), mean, scale, bias, room, count);
-                float16::downcast(room, y + first, count);
+                T buffer[run_elements];
+                loops<T>().lane_normalize(wide(x + first, count, buffer), mean, scale, bias, buffer, count);
+                float16::downcast(buffer, y + first, count);
                 if (relu) relu_of_half(y + first, count);
             });
         } else {
@@ -46,19 +46,19 @@ struct LaneLoops {
                               double* sums_product) {
         if constexpr (!is_half<Stored>) return loops<T>().lane_backward_sums(x, dy, mean, n, sums_dy, sums_product);
         for_runs(n, [&](Index first, Index count) {
-            T room[run_elements], room_dy[run_elements];
-            loops<T>().lane_backward_sums(wide(x + first, count, room), wide(dy + first, count, room_dy), mean, count,
-                                          sums_dy, sums_product);
+            T buffer[run_elements], buffer_dy[run_elements];
+            loops<T>().lane_backward_sums(wide(x + first, count, buffer), wide(dy + first, count, buffer_dy), mean,
+                                          count, sums_dy, sums_product);
         });
     }
     static void backward_data(const Stored* x, const Stored* dy, const T* mean, const T* scale, const T* mean_dy,
                               const T* slope, Stored* dx, Index n) {
         if constexpr (is_half<Stored>) {
             for_runs(n, [&](Index first, Index count) {
-                T room[run_elements], room_dy[run_elements];
-                loops<T>().lane_backward_data(wide(x + first, count, room), wide(dy + first, count, room_dy), mean,
-                                              scale, mean_dy, slope, room, count);
-                float16::downcast(room, dx + first, count);
+                T buffer[run_elements], buffer_dy[run_elements];
+                loops<T>().lane_backward_data(wide(x + first, count, buffer), wide(dy + first, count, buffer_dy), mean,
+                                              scale, mean_dy, slope, buffer, count);
+                float16::downcast(buffer, dx + first, count);
             });
         } else {
             loops<T>().lane_backward_data(x, dy, mean, scale, mean_dy, slope, dx, n);

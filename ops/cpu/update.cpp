@@ -38,14 +38,14 @@ std::unique_ptr<Kernel> make_dropout_mask(const DropoutMask& operation, KernelRe
     });
 }
 
-/// y = x * mask, by parts of as many elements as `room`, whose mask `draw(room, first, count)` writes.
+/// y = x * mask, by parts of as many elements as `buffer`, whose mask `draw(buffer, first, count)` writes.
 template <class T, class Draw>
 void multiply_by_mask(const T* x, T* y, std::int64_t begin, std::int64_t end, const Draw& draw) {
-    T room[1024];
-    for (std::int64_t first = begin; first < end; first += std::ssize(room)) {
-        const std::int64_t count = std::min<std::int64_t>(std::ssize(room), end - first);
-        draw(room, first, count);
-        for (std::int64_t i = 0; i < count; ++i) y[first + i] = x[first + i] * room[i];
+    T buffer[1024];
+    for (std::int64_t first = begin; first < end; first += std::ssize(buffer)) {
+        const std::int64_t count = std::min<std::int64_t>(std::ssize(buffer), end - first);
+        draw(buffer, first, count);
+        for (std::int64_t i = 0; i < count; ++i) y[first + i] = x[first + i] * buffer[i];
     }
 }
 

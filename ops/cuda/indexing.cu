@@ -43,7 +43,7 @@ struct IndexCheck {
 /// Row-major x (outer, size, inner) and y (outer, count, inner). Word: an element, or 16 bytes of elements.
 template <class Word>
 struct SelectElement {
-    StridedIndex<2> index;  // of y: element of x at index 0, position of the index
+    StridedIndex<2> index;  // y's elements to: element of x at index 0, position of the index
     std::int64_t size, inner;
     const Word* x;
     const std::int64_t* at_position;
@@ -98,7 +98,7 @@ KernelPtr make_index_select(const IndexSelect& op, KernelRequest& request) {
 }
 
 /// Lists of the positions with equal indices: for i < size, `first[i]` is the first position of index i; for the
-/// others, `next[i - size]` is the next position with the same index. -1 if there is none.
+/// others, `next[i - size]` is the next position with the same index, or -1.
 struct LinkPositions {
     const std::int64_t* index;
     std::int64_t size, count, ignored;
@@ -116,7 +116,7 @@ struct LinkPositions {
 
 template <class T>
 struct SumPositions {
-    StridedIndex<2> index;  // of dx (outer, size, inner): element of dy at position 0, index
+    StridedIndex<2> index;  // elements of dx (outer, size, inner) to: element of dy at position 0, index
     std::int64_t inner;
     const std::int32_t *first, *next;
     const T* dy;
@@ -160,7 +160,7 @@ KernelPtr make_index_select_backward(const IndexSelectBackward& op, KernelReques
 
 template <class Bits>
 struct GatherElement {
-    StridedIndex<2> index;  // of y: element of x at index 0, element of the index
+    StridedIndex<2> index;  // y's elements to: element of x at index 0, element of the index
     std::int64_t size, along;
     const Bits* x;
     const std::int64_t* indices;
@@ -212,7 +212,7 @@ struct FillZero {
 /// Sums of the lines that the index has.
 template <class T>
 struct ScatterSumElement {
-    StridedIndex<4> index;  // of y within the lines: its element, the first of its line in index and source, its index
+    StridedIndex<4> index;  // to: element of y, first element of its line in index and source, coordinate
     std::int64_t length, index_step, source_step;
     const T* source;
     const std::int64_t* indices;

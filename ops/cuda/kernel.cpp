@@ -18,14 +18,14 @@ std::size_t extent(const TensorMeta& meta) {
 
 }  // namespace
 
-Extents::Extents(const KernelRequest& request, std::size_t scratch_bytes, bool spans_shards)
-    : scratch_(scratch_bytes), spans_shards_(spans_shards) {
+Extents::Extents(const KernelRequest& request, std::size_t scratch_bytes, bool is_cross_shard)
+    : scratch_(scratch_bytes), is_cross_shard_(is_cross_shard) {
     for (const TensorMeta& meta : request.in) in_.push_back(extent(meta));
     for (const TensorMeta& meta : request.out) out_.push_back(extent(meta));
 }
 
 void Extents::list(const KernelArgs& args, std::vector<Touched>& all) const {
-    const std::size_t inputs = in_.size() * static_cast<std::size_t>(spans_shards_ ? args.shards : 1);
+    const std::size_t inputs = in_.size() * static_cast<std::size_t>(is_cross_shard_ ? args.shards : 1);
     for (std::size_t i = 0; i < inputs; ++i)
         if (args.in[i] != nullptr) all.push_back({args.in[i], in_[i % in_.size()], false});
     for (std::size_t i = 0; i < out_.size(); ++i)

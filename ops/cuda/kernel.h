@@ -17,15 +17,15 @@ inline constexpr std::int64_t enough_threads = std::int64_t{1} << 17;
 /// Sizes in bytes of a kernel's operands, from their first elements on.
 class Extents {
 public:
-    /// `spans_shards`: the arguments include the inputs of every shard.
-    Extents(const KernelRequest& request, std::size_t scratch_bytes, bool spans_shards);
+    /// `is_cross_shard`: the arguments include the inputs of every shard.
+    Extents(const KernelRequest& request, std::size_t scratch_bytes, bool is_cross_shard);
     /// Memory accessed with these arguments.
     void list(const KernelArgs& args, std::vector<Touched>& all) const;
 
 private:
     std::vector<std::size_t> in_, out_;
     std::size_t scratch_;
-    bool spans_shards_;
+    bool is_cross_shard_;
 };
 
 /// The memory of one run of a kernel.

@@ -6,7 +6,7 @@
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/pack.h"
 #include "lockstep/ops/cuda/reduce.h"
-#include "lockstep/ops/cuda/rows.h"
+#include "lockstep/ops/cuda/row_kernels.h"
 #include "lockstep/ops/cuda/running_sum.h"
 #include "lockstep/ops/cuda/scalars.h"
 #include "lockstep/ops/cuda/softmax_columns.h"

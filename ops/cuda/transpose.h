@@ -20,7 +20,7 @@ struct TransposePlan {
     static constexpr int large = 64;  ///< side of the tiles of `transpose_pairs`
     int tile = 32;
     bool pairs = false;  ///< adjacent elements may be moved by two, if addresses suit them
-    /// 0 if the copy is not a transpose, or is so small that tiles do not serve.
+    /// 0 if the copy is not a transpose, or is too small to benefit from tiles.
     std::int64_t tiles() const { return batch.count * row_tiles * column_tiles; }
 
     struct Tile {

@@ -35,7 +35,7 @@ struct Gather {
 };
 /// in: source, index i64 of as many dimensions and at most its sizes; out: y of a shape whose sizes except along `dim`
 /// are at least those of the index: y[.., j, ..] = sum of source[.., i, ..] over all i with index[.., i, ..] == j, in
-/// the order of i; 0 where there is none
+/// the order of i; other elements are 0
 struct ScatterSum {
     static constexpr const char* name = "scatter_sum";
     static constexpr bool reports_status = true;

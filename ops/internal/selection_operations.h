@@ -7,11 +7,11 @@
 
 namespace lockstep {
 
-/// A set of what one number may be to another, as bits: 1 less, 2 equal, 4 greater, 8 unordered (one of them is NaN).
+/// A set of relations between two numbers, as bits: 1 less, 2 equal, 4 greater, 8 unordered (one of them is NaN).
 struct Relations {
     std::uint8_t bits;
 
-    /// Whether a is to b in one of the relations.
+    /// Whether one of the relations holds between a and b.
     template <class T>
     LOCKSTEP_HD_INLINE bool hold(T a, T b) const {
         const int found = a < b ? 1 : a == b ? 2 : a > b ? 4 : 8;
@@ -19,7 +19,8 @@ struct Relations {
     }
 };
 
-/// in: a, b (of one dtype, broadcast together, any strides); out: bool, whether a is to b in one of the relations
+/// in: a, b (of one dtype, broadcast together, any strides); out: bool, whether one of the relations holds between a
+/// and b
 struct Compare {
     static constexpr const char* name = "compare";
     static constexpr bool is_elementwise = true;

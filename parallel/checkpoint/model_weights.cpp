@@ -146,7 +146,7 @@ std::size_t size_in_bytes(const Tensor& tensor) {
 }
 
 /// Whether `tensor` is a member in the arena where the store has put it.
-bool lies_in(const ParameterStore& store, const Tensor& tensor) {
+bool is_in_store(const ParameterStore& store, const Tensor& tensor) {
     if (!tensor.is_contiguous() || tensor.device() != store.home()) return false;
     const auto holds = [first = static_cast<const std::byte*>(first_element(tensor))](const auto& arenas) {
         return std::any_of(arenas.begin(), arenas.end(), [&](const std::shared_ptr<Buffer>& arena) {
@@ -310,7 +310,7 @@ HostWeights::HostWeights(const std::vector<NamedTensor>& tensors, const Paramete
     for (const NamedTensor& named : tensors) {
         const Tensor& tensor = named.member->tensor();
         const auto [known, fresh] = first.emplace(named.member->identity(), next);
-        if (fresh && lies_in(store, tensor)) {
+        if (fresh && is_in_store(store, tensor)) {
             copies.push_back({next, first_element(tensor), store.home(), size_in_bytes(tensor)});
             next += size_in_bytes(tensor);
         } else if (fresh) {

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* key = "lockstep";
-constexpr int current_version = 3, version_of_sgd_alone = 2, version_without_seal = 1;
+constexpr int current_version = 3, last_version_with_only_sgd = 2, version_without_seal = 1;
 
 /// A larger count is damage: no run reaches it.
 constexpr std::uint64_t largest_count = std::uint64_t{1} << 62;
@@ -141,7 +141,7 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
             checksum_ = number_from<std::uint32_t>(state, "checkpoint_crc32", path);
         run_ = run_from(state, path);
         if (const auto kept = state.find("algorithms"); kept != state.end()) algorithms_ = kept->get<SavedAlgorithms>();
-        const bool of_sgd = version_ <= version_of_sgd_alone;
+        const bool of_sgd = version_ <= last_version_with_only_sgd;
         for (const json& group : of_sgd ? state.at("sgd") : state.at("optimizer").at("groups"))
             optimizer_.groups.push_back(group_from(group));
         if (of_sgd) {
@@ -161,7 +161,7 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
 }
 
 std::string ResumeFile::tensor_name(const std::string& state, const std::string& parameter) const {
-    return version_ <= version_of_sgd_alone ? parameter : resume_tensor_name(state, parameter);
+    return version_ <= last_version_with_only_sgd ? parameter : resume_tensor_name(state, parameter);
 }
 
 bool ResumeFile::belongs_to(const std::string& weights, const std::filesystem::path& checkpoint) const {

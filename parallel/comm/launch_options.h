@@ -44,13 +44,13 @@ struct LaunchOptions {
     /// of this process's state except threads and devices (see launch). It exits when the function returns: with status
     /// 0, or 1 if the function throws.
     std::function<void(const RankInfo& rank)> function = {};
-    int processes = 1;  ///< number of processes on this machine: 1 to 1024
-    int nodes = 1;      ///< number of machines; each calls `launch` with the same numbers
-    /// Rank of this machine, from 0. With several machines it is required, as are address and port.
+    int processes = 1;  ///< number of processes on this host: 1 to 1024
+    int nodes = 1;      ///< number of hosts; each calls `launch` with the same numbers
+    /// Rank of this host, from 0. With several hosts it is required, as are address and port.
     std::optional<int> node_rank = {};
-    std::string master_addr = {};  ///< address of the machine with rank 0; default with one node: 127.0.0.1
-    int master_port = 0;           ///< 0: a free port, different for each attempt; with one node only
-    int max_restarts = 0;          ///< number of attempts after the first; with one node only
+    std::string master_addr = {};  ///< address of the host of rank 0; default with one host: 127.0.0.1
+    int master_port = 0;           ///< 0: a free port, different for each attempt; with one host only
+    int max_restarts = 0;          ///< number of attempts after the first; with one host only
     /// Limits each process to as many cores as its share of this process's cores, and binds it to the NUMA nodes of
     /// that share, close to its memory. If false, each process uses all cores.
     bool bind_cores = true;

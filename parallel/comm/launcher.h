@@ -16,28 +16,31 @@ namespace lockstep {
 /// ended, with everything that they have started in their process groups. If one fails (an exit status other than 0, or
 /// a signal), the others are ended. A rank that exits with status 0 does not affect the others.
 ///
-/// Environment of the ranks:\n- RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
-/// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS, which `rank_info` reads.\n- LOCKSTEP_STORE_TOKEN: a random
-/// token, with one node and unless already set.\n- LOCKSTEP_FAILURE_FILE: the file in which a rank records its failure.
-/// Process groups that end by an exception do so.\n- OMP_NUM_THREADS: the rank's share of the cores, unless already
-/// set. OMP_THREAD_LIMIT: at most this share, unless `bind_cores` is off.\n- On a machine without GPUs, one CPU device
-/// with all its cores, unless LOCKSTEP_CPU_DEVICES or CUDA_VISIBLE_DEVICES is set.\nStandard input is empty. Standard
-/// output is inherited unless it is redirected to a file or prefixed. A free port is bound by this process, without
-/// listening, until the attempt has ended, so that the system assigns it to no other process. Rank 0 listens on it with
-/// SO_REUSEADDR, as the stores of Lockstep and PyTorch do.
+/// Environment of the ranks:
+/// - RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT: see `rank_info`.
+/// - TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS: number of the attempt, and `options.max_restarts`.
+/// - LOCKSTEP_STORE_TOKEN: a random token if all ranks are on this host, unless already set.
+/// - LOCKSTEP_FAILURE_FILE: the file in which a rank records its failure, for example by a process group's exception.
+/// - OMP_NUM_THREADS: the rank's share of the cores, unless already set.
+/// - OMP_THREAD_LIMIT: at most this share, unless `bind_cores` is off.
+/// - LOCKSTEP_CPU_DEVICES: 1 on a host without GPUs, unless it or CUDA_VISIBLE_DEVICES is set.
+///
+/// Standard input is empty. Standard output is inherited unless it is redirected to a file or prefixed. A free port is
+/// bound by this process, without listening, until the attempt has ended, so that the system assigns it to no other
+/// process. Rank 0 listens on it with SO_REUSEADDR, as the stores of Lockstep and PyTorch do.
 ///
 /// During the call this process's handlers of SIGCHLD and of `options.forwarded_signals` are replaced; ignored signals
 /// remain ignored. Only one launch may run at a time. The ranks die with the calling thread, however it ends. Processes
-/// that they have started die with this process, even if it is killed by SIGKILL: a watcher process, a child of this
-/// one, ensures that. Two kinds of processes survive: those that have left the process group of their rank (setsid, job
-/// control of a shell) and, if the watcher is also killed by SIGKILL, those that the ranks have started.
+/// that they have started die with this process, even if it is killed by SIGKILL: a watcher process ensures that. Two
+/// kinds of processes survive: those that have left the process group of their rank (setsid, job control of a shell);
+/// and those that the ranks have started, if the watcher is also killed by SIGKILL.
 ///
 /// Throws InvalidArgument, before anything is started, for a program that cannot be executed and for invalid or
 /// contradictory options. Throws Error if the system cannot create processes or files.
 ///
-/// With `options.function` ranks are created by fork() without exec, so that InvalidArgument is thrown while devices
-/// are in use in this process: launch before models and tensors are created, or after they are destroyed. If the host
-/// has already computed with several threads, ranks compute with one. A rank ends when its function returns, without
+/// With `options.function` ranks are created by fork() without exec. InvalidArgument is thrown while devices are in use
+/// in this process: launch before models and tensors are created, or after they are destroyed. If the host has already
+/// computed with several threads, ranks compute with one. A rank ends when its function returns, without
 /// running destructors of static objects. The message of an exception that it throws becomes the message of the
 /// failure.
 LaunchResult launch(const LaunchOptions& options);
@@ -47,9 +50,9 @@ namespace detail {
 void require_success(const LaunchResult& result);
 }  // namespace detail
 
-/// Calls `function(group, arguments...)` in `processes` processes of this machine, with a group of all of them (backend
-/// shm), or `function(rank, arguments...)` with a RankInfo if it does not accept a group. Returns when all have ended.
-/// Throws as above, and CommunicationError with the first rank that failed and its message.
+/// Calls `function(group, arguments...)` in `processes` processes of this host, with a group of all of them (backend
+/// shm). A function that does not accept a group is called as `function(rank, arguments...)`, with a RankInfo. Returns
+/// when all have ended. Throws as above, and CommunicationError with the first rank that failed and its message.
 /// torch.multiprocessing.spawn.
 template <class Function, class... Arguments>
 void launch(int processes, const Function& function, const Arguments&... arguments) {
@@ -66,9 +69,9 @@ void launch(int processes, const Function& function, const Arguments&... argumen
     detail::require_success(launch(options));
 }
 
-/// Number of ranks for a machine: from a number, "gpu" (one per GPU), "cpu" (one per core), or "auto" (one per GPU, or
-/// one per virtual CPU device on a machine without GPUs). Throws InvalidArgument for other text, and for "gpu" without
-/// GPUs.
+/// Number of ranks for a host: from a number, "gpu" (one per GPU), "cpu" (one per core), or "auto". "auto" is one per
+/// GPU, or one per virtual CPU device on a host without GPUs. Throws InvalidArgument for other text, and for "gpu"
+/// without GPUs.
 int processes_per_node(std::string_view text);
 
 /// This program with the arguments of its `main`, for `LaunchOptions::command`.

@@ -24,7 +24,7 @@ struct RankInfo {
     std::string master_addr;
     int master_port = 0;  ///< port of rank 0; 0 if unknown
     /// Number of ports to try, from `master_port`. More than 1 if the port is derived from the job's name and may be in
-    /// use: rank 0 serves on the first free one, and the others search all of them for this job's store.
+    /// use. Rank 0 serves on the first free one; the others search all of them for this job's store.
     int master_ports = 1;
     std::string job = {};  ///< the job's name in that case
 };

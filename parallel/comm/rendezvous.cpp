@@ -132,7 +132,7 @@ void info_from(RankInfo& info, const RendezvousOptions& options, const InitMetho
 }
 
 /// Another process may hold any of the next ports.
-void go_beside_agent(TcpStoreOptions& there) {
+void avoid_port_of_agent(TcpStoreOptions& there) {
     const auto variable = [](const char* name) { return std::string_view(std::getenv(name) ? std::getenv(name) : ""); };
     there.job =
         fmt::format("{}/{}/{}", variable("TORCHELASTIC_RUN_ID"), there.port, variable("TORCHELASTIC_RESTART_COUNT"));
@@ -189,7 +189,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
                 fmt::format("rendezvous: {} processes and no address of rank 0; set MASTER_ADDR and MASTER_PORT, or "
                             "use tcp://HOST:PORT",
                             info_.world_size));
-        if (method.scheme == "env" && info_.launcher == Launcher::torchrun) go_beside_agent(there);
+        if (method.scheme == "env" && info_.launcher == Launcher::torchrun) avoid_port_of_agent(there);
         if (info_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
         if (server_) there.port = server_->port();
         if (server_) there.ports = 1;
@@ -233,16 +233,16 @@ void Rendezvous::join(Milliseconds timeout) {
     } catch (const CommunicationError&) {
         give_up(timeout);  // throws the store's error if the store is unreachable
     }
-    if (found.starts_with(given_up)) give_in(found);
+    if (found.starts_with(given_up)) leave_incomplete_job(found);
 }
 
 void Rendezvous::give_up(Milliseconds timeout) {
     const std::string other = store_->try_get(stranger).value_or("");
-    const std::string reason = fmt::format(
-        "{}{} within {} ms (world size {}); {}", given_up, missing(), timeout.count(), info_.world_size,
-        other.empty() ? "are all running, and do they use the same address?" : other.substr(given_up.size()));
+    const std::string reason =
+        fmt::format("{}{} within {} ms (world size {}); {}", given_up, missing(), timeout.count(), info_.world_size,
+                    other.empty() ? "expected all ranks at the same address" : other.substr(given_up.size()));
     // Ranks that arrive later read it as well.
-    if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) give_in(said);
+    if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) leave_incomplete_job(said);
 }
 
 std::string Rendezvous::missing() const {
@@ -256,7 +256,7 @@ std::string Rendezvous::missing() const {
                        names.size() == 1 ? "has" : "have");
 }
 
-void Rendezvous::give_in(const std::string& reason) const {
+void Rendezvous::leave_incomplete_job(const std::string& reason) const {
     report_failure(FailureCause::other_rank);
     try {
         leave(*store_, store_->add(arrivals, 0), time_to_hear);

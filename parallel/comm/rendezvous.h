@@ -51,7 +51,7 @@ private:
     /// "ranks 1, 3 have not arrived".
     std::string missing() const;
     /// Leaves a job that is incomplete, and throws.
-    [[noreturn]] void give_in(const std::string& reason) const;
+    [[noreturn]] void leave_incomplete_job(const std::string& reason) const;
     [[noreturn]] void fail(const std::string& reason) const;
     /// Called when one of the `ranks` arrived ranks leaves. The last one removes the file; rank 0, which serves the
     /// store, waits for it.

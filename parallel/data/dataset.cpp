@@ -85,7 +85,7 @@ const std::byte* first_byte(const Tensor& contiguous) {
 }
 
 RowField row_field(const Tensor& row) {
-    if (!row.defined()) throw InvalidArgument("a data set returned an undefined tensor for row 0");
+    if (!row.defined()) throw InvalidArgument("a dataset returned an undefined tensor for row 0");
     return {row.dtype(), row.shape()};
 }
 
@@ -93,7 +93,7 @@ void require_same_fields(std::span<const RowField> now, std::span<const RowField
     for (std::size_t f = 0; f < before.size(); ++f)
         if (now[f].dtype != before[f].dtype || !(now[f].shape == before[f].shape))
             throw InvalidArgument(fmt::format(
-                "fields() of the data set: field {} is {} {}, but was {} {} when the loader was constructed; expected "
+                "fields() of the dataset: field {} is {} {}, but was {} {} when the loader was constructed; expected "
                 "one shape for all rows",
                 f, name_of(now[f].dtype), now[f].shape.str(), name_of(before[f].dtype), before[f].shape.str()));
 }
@@ -101,7 +101,7 @@ void require_same_fields(std::span<const RowField> now, std::span<const RowField
 void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std::byte* to) {
     if (!row.defined() || !row.device().is_host() || row.dtype() != field.dtype || !(row.shape() == field.shape))
         throw InvalidArgument(fmt::format(
-            "row {} of the data set is {}, row 0 was a host tensor {} {}; expected the same for all rows", number,
+            "row {} of the dataset is {}, row 0 was a host tensor {} {}; expected the same for all rows", number,
             row.defined() ? fmt::format("{} {} on {}", name_of(row.dtype()), row.shape().str(), row.device().str())
                           : "undefined",
             name_of(field.dtype), field.shape.str()));

@@ -1,4 +1,4 @@
-// Data sets: a number of rows that can be read in any order. A loader accepts any type with
+// Datasets: a number of rows that can be read in any order. A loader accepts any type with
 //
 //     std::int64_t size() const;
 //     std::tuple<ls::Tensor, ...> get(std::int64_t row) const;
@@ -27,7 +27,7 @@
 
 namespace lockstep {
 
-// Context in which a data set reads a row: the epoch, and the row's random numbers.
+// Context in which a dataset reads a row: the epoch, and the row's random numbers.
 
 /// Common context of all rows of one epoch.
 struct EpochKey {
@@ -35,15 +35,15 @@ struct EpochKey {
     std::uint64_t epoch = 0;
 };
 
-/// The second argument of a data set's `get`, for augmentation. Its random numbers are Philox's. They depend on seed,
-/// epoch, row and the number of earlier draws, but not on the device, shard, rank or thread that reads the row, nor on
-/// its position in the order. A row that a sampler draws twice in an epoch gets the same numbers twice.
+/// The second argument of a dataset's `get`, for augmentation. Its random numbers are Philox's. They depend on seed,
+/// epoch, row and the number of earlier draws. They do not depend on the device, shard, rank or thread that reads the
+/// row, or on its position in the order. A row that a sampler draws twice in an epoch gets the same numbers twice.
 class RowContext {
 public:
     RowContext(EpochKey epoch, std::int64_t row);
 
     std::uint64_t epoch() const { return epoch_; }
-    /// The row of the underlying data set: in a Subset, a row has the same number, and so the same random numbers.
+    /// The row of the underlying dataset: in a Subset, a row has the same number, and so the same random numbers.
     std::int64_t row() const { return row_; }
     /// 64 random bits, the same in every call, for seeding your own generator.
     std::uint64_t key() const { return key_; }
@@ -108,19 +108,19 @@ concept ReadsInContext = requires(const T& data, std::span<const std::int64_t> r
 
 }  // namespace detail
 
-/// A data set that returns single rows: `get(row)` or `get(row, context)`. If both exist, the latter is called.
+/// A dataset that returns single rows: `get(row)` or `get(row, context)`. If both exist, the latter is called.
 template <class T>
 concept Dataset = detail::Sized<T> &&(detail::GetsByNumber<T> || detail::GetsInContext<T>);
 
-/// A data set that writes rows directly to memory. `fields()` returns an array; `read(rows, to)` writes row `rows[i]`
+/// A dataset that writes rows directly to memory. `fields()` returns an array; `read(rows, to)` writes row `rows[i]`
 /// of field f to `to[f] + i * row_bytes` and may be called from several threads at once. `read(rows, to, contexts)`
 /// also gets the context of `rows[i]` in `contexts[i]`; if both exist, it is the one that is called. If only `get` has
-/// a context parameter, the data set is read row by row.
+/// a context parameter, the dataset is read row by row.
 template <class T>
 concept RowReader = detail::Sized<T> && detail::HasFields<T> &&
     (detail::ReadsInContext<T> || (detail::ReadsByNumber<T> && !detail::GetsInContext<T>));
 
-/// The number of `row` in the data set underlying subsets and transforms, which determines its RowContext:
+/// The number of `row` in the dataset underlying subsets and transforms, which determines its RowContext:
 /// `data.origin(row)` if it exists, otherwise `row`.
 template <class Data>
 std::int64_t origin_of(const Data& data, std::int64_t row) {
@@ -130,7 +130,7 @@ std::int64_t origin_of(const Data& data, std::int64_t row) {
         return row;
 }
 
-/// Returns a row by whichever `get` the data set has.
+/// Returns a row by whichever `get` the dataset has.
 template <Dataset Data>
 auto get_row(const Data& data, std::int64_t row, RowContext& context) {
     if constexpr (detail::GetsInContext<Data>)
@@ -139,7 +139,7 @@ auto get_row(const Data& data, std::int64_t row, RowContext& context) {
         return data.get(row);
 }
 
-/// Reads rows by whichever `read` the data set has.
+/// Reads rows by whichever `read` the dataset has.
 template <RowReader Data>
 void read_rows(const Data& data, std::span<const std::int64_t> rows, std::span<std::byte* const> to,
                std::span<RowContext> contexts) {
@@ -168,12 +168,12 @@ using tuple_of = typename TupleOf<T, std::make_index_sequence<n>>::type;
 std::vector<Tensor> checked_rows(std::vector<Tensor> tensors);
 const std::byte* first_byte(const Tensor& contiguous);
 RowField row_field(const Tensor& row);
-/// Throws InvalidArgument if a data set's fields() have changed: its `read` would write out of bounds.
+/// Throws InvalidArgument if a dataset's fields() have changed: its `read` would write out of bounds.
 void require_same_fields(std::span<const RowField> now, std::span<const RowField> before);
 /// Writes the elements of `row`. Throws InvalidArgument, naming the row, if it does not match `field`.
 void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std::byte* to);
 
-/// Interface of data sets for the loader.
+/// Interface of datasets for the loader.
 class RowSource {
 public:
     virtual ~RowSource() = default;
@@ -283,7 +283,7 @@ struct MnistOptions {
     double stddev = 1;
 };
 
-/// MNIST, or another data set with the same file names (see find_mnist): image f32 (1, rows, columns), for MNIST (1,
+/// MNIST, or another dataset with the same file names (see find_mnist): image f32 (1, rows, columns), for MNIST (1,
 /// 28, 28), and label i64 scalar in 0..9.
 class Mnist {
 public:

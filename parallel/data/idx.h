@@ -42,7 +42,7 @@ enum class IdxCompression : std::uint8_t { none, gzip };
 void write_idx(const std::filesystem::path& path, DType dtype, std::span<const std::int64_t> shape,
                std::span<const std::byte> data, IdxCompression compression = IdxCompression::none);
 
-/// Paths of the four files of MNIST, or of a data set with the same file names.
+/// Paths of the four files of MNIST, or of a dataset with the same file names.
 struct MnistFiles {
     std::filesystem::path train_images, train_labels, test_images, test_labels;
 };

@@ -22,9 +22,9 @@ struct ImageFormat {
 std::vector<ImageFormat> image_formats();
 
 /// Throws DataError, naming file and offset, if the file is missing, not an image, damaged before its first pixel, or
-/// of an unsupported kind, or if it declares more pixels than max_image_pixels or than a file of its length can
-/// hold. Unsupported JPEG files: colour spaces other than grey and colour (CMYK); files whose number of scans times
-/// pixels, or whose pixels beyond 67 million, are out of proportion to the file's length.
+/// of an unsupported kind. It also throws if the file declares more pixels than max_image_pixels, or more than its
+/// length can hold. Unsupported JPEG files: colour spaces other than grey and colour (CMYK); files whose number of
+/// scans times pixels, or whose pixels beyond 67 million, are out of proportion to the file's length.
 ImageHeader read_image_header(const std::filesystem::path& path);
 
 /// The image of a file, with the same pixels as Pillow. For a GIF: the first frame (grey if its palette is a ramp of

@@ -23,8 +23,8 @@ class InputFile;
 /// threads.
 class SafetensorsFile {
 public:
-    /// Throws DataError, naming file and offset, if the file is missing or truncated, its header is longer than 100 MB
-    /// or not valid, a name is repeated, or sizes and offsets do not cover the data exactly once. Also throws it for a
+    /// Throws DataError, naming file and offset, if the file is missing or truncated, or has an invalid header: longer
+    /// than 100 MB, with a repeated name, or with offsets that do not cover the data exactly once. Also throws it for a
     /// file of torch.save, which PthFile reads.
     explicit SafetensorsFile(const std::filesystem::path& path);
     /// From a file that is already open, for internal formats.

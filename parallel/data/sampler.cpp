@@ -21,7 +21,7 @@ DistributedSampler::DistributedSampler(std::int64_t length, int replicas, int ra
     : length_(length), replicas_(replicas), rank_(rank), options_(options) {
     constexpr std::int64_t most = std::int64_t{1} << 62;  // the padded number must be representable
     if (length < 0 || length > most)
-        throw InvalidArgument(fmt::format("DistributedSampler: a data set of {} rows; expected 0 to 2^62", length));
+        throw InvalidArgument(fmt::format("DistributedSampler: a dataset of {} rows; expected 0 to 2^62", length));
     if (replicas < 1)
         throw InvalidArgument(
             fmt::format("DistributedSampler: {} replicas; expected the world size, 1 or more", replicas));
@@ -104,7 +104,7 @@ std::vector<std::int64_t> without_replacement(const std::vector<double>& weights
 
 SequentialSampler::SequentialSampler(std::int64_t length) : length_(length) {
     if (length < 0)
-        throw InvalidArgument(fmt::format("SequentialSampler: a data set of {} rows; expected 0 or more", length));
+        throw InvalidArgument(fmt::format("SequentialSampler: a dataset of {} rows; expected 0 or more", length));
 }
 
 std::vector<std::int64_t> SequentialSampler::indices(std::uint64_t) const {
@@ -118,7 +118,7 @@ RandomSampler::RandomSampler(std::int64_t length, const RandomSamplerOptions& op
       seed_(options.seed) {
     require_samples("RandomSampler", samples_);
     if (length < 1)
-        throw InvalidArgument(fmt::format("RandomSampler: a data set of {} rows; expected at least one", length));
+        throw InvalidArgument(fmt::format("RandomSampler: a dataset of {} rows; expected at least one", length));
     if (!replacement_) TorchGenerator::require_permutable("RandomSampler", length);
 }
 

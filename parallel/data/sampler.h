@@ -1,4 +1,4 @@
-// Samplers: the order in which the rows of a data set are read, and the batches that they form.
+// Samplers: the order in which the rows of a dataset are read, and the batches that they form.
 #pragma once
 
 #include <concepts>
@@ -139,8 +139,8 @@ private:
 
 // Samplers of torch.utils.data, for LoaderOptions::sampler. Epoch e of a random sampler equals PyTorch's with
 // generator=torch.Generator().manual_seed(seed + e), as DistributedSampler counts epochs. This seed is independent of
-// LoaderOptions::seed, which augmentation uses. `indices` of all samplers throws InvalidArgument for more rows than this
-// machine's memory can hold.
+// LoaderOptions::seed, which augmentation uses. `indices` of all samplers throws InvalidArgument for more rows than
+// this machine's memory can hold.
 
 /// All rows in order: torch.utils.data.SequentialSampler.
 class SequentialSampler {
@@ -160,7 +160,7 @@ struct RandomSamplerOptions {
     std::uint64_t seed = 0;                                  ///< the same on every rank
 };
 
-/// torch.utils.data.RandomSampler, with PyTorch's rows. Without replacement, a sample larger than the data set consists
+/// torch.utils.data.RandomSampler, with PyTorch's rows. Without replacement, a sample larger than the dataset consists
 /// of several permutations.
 class RandomSampler {
 public:
@@ -185,8 +185,9 @@ struct WeightedRandomSamplerOptions {
 /// and the rows differ, with the same probabilities.
 class WeightedRandomSampler {
 public:
-    /// Throws InvalidArgument for fewer than one sample, no weights, a weight that is negative or not finite, a sum
-    /// that is not positive and finite, and, without replacement, more samples than rows with a positive weight.
+    /// Throws InvalidArgument for fewer than one sample, no weights, and a weight that is negative or not finite. The
+    /// sum of weights must be positive and finite. Without replacement, at least as many weights as samples must be
+    /// positive.
     WeightedRandomSampler(std::vector<double> weights, std::int64_t num_samples,
                           const WeightedRandomSamplerOptions& options = {});
     std::int64_t size() const { return samples_; }

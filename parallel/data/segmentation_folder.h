@@ -35,20 +35,23 @@ struct SegmentationFolderOptions {
     int threads = 0;              ///< number of threads that scan the masks; 0: one per core
 };
 
-/// Row i is the i-th image NAME.*, sorted by name, as f32 (C, H, W) in [0, 1], scaled by bicubic interpolation, and the
-/// class of each of its pixels, i64 (H, W), from its mask NAME_mask.* or NAME.*, scaled by nearest neighbour. Files are
-/// JPEG, PNG and GIF (image_file.h); files whose name begins with a dot are ignored. The sorted values of masks become
-/// classes, as in BasicDataset of Pytorch-UNet, which also scans all masks first. Palette images are converted to RGB;
-/// of palette masks the indices are used.
+/// Row i is an image and its classes. The image is the i-th NAME.*, sorted by name, as f32 (C, H, W) in [0, 1], scaled
+/// by bicubic interpolation. The class of each pixel, i64 (H, W), is from the mask NAME_mask.* or NAME.*, scaled by
+/// nearest neighbour. Files are JPEG, PNG and GIF (image_file.h); files whose name begins with a dot are ignored. The
+/// sorted values of masks become classes, as in BasicDataset of Pytorch-UNet, which also scans all masks first. Palette
+/// images are converted to RGB; of palette masks the indices are used.
 class SegmentationFolder {
 public:
-    /// Reads all masks and the headers of all images. Throws DataError, naming the file, if a folder is missing or
-    /// empty, an image has no mask or several, two images have the same name, or a file cannot be read or is a broken
-    /// link. It also throws DataError if a mask has another size than its image, 16 bits per channel or more than 256
-    /// values, if images differ in size or channels, if masks differ in channels, and for values that are not among
-    /// `mask_values` or exceed `classes`. Palettes are compared by colour: if they differ, or are mixed with grey or
-    /// RGB masks, colours are read instead of indices, with a warning. Also warns as warn_of_unused_range, and of
-    /// images with an orientation tag. Throws InvalidArgument for a scale that is not in (0, 1] or leaves no pixel.
+    /// Reads all masks and the headers of all images. Throws DataError, naming the file, for:
+    /// - a missing or empty folder, a file that cannot be read, a broken link
+    /// - an image with no mask or several, two images with the same name
+    /// - a mask of another size than its image, with 16 bits per channel or with more than 256 values
+    /// - images that differ in size or channels, masks that differ in channels
+    /// - mask values that are not among `mask_values` or exceed `classes`
+    ///
+    /// Palettes are compared by colour: if they differ, or are mixed with grey or RGB masks, colours are read instead
+    /// of indices, with a warning. Also warns as warn_of_unused_range, and of images with an orientation tag. Throws
+    /// InvalidArgument for a scale that is not in (0, 1] or leaves no pixel.
     SegmentationFolder(const std::filesystem::path& images, const std::filesystem::path& masks,
                        const SegmentationFolderOptions& options = {});
 

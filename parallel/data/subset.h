@@ -1,4 +1,4 @@
-// Parts of a data set, as data sets.
+// Parts of a dataset, as datasets.
 #pragma once
 
 #include <concepts>
@@ -29,20 +29,20 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
 
 }  // namespace detail
 
-/// torch.utils.data.Subset: row i is row indices[i] of the data set. The RowContext of a row is that of the data set,
-/// so augmentation does not depend on the subset. Copies, and the parts of one random_split, share the data set.
+/// torch.utils.data.Subset: row i is row indices[i] of the dataset. The RowContext of a row is that of the dataset,
+/// so augmentation does not depend on the subset. Copies, and the parts of one random_split, share the dataset.
 template <class Data>
 class Subset {
     static_assert(RowReader<Data> || Dataset<Data>,
-                  "a data set has size() and get(row) that returns a tuple of tensors");
+                  "a dataset has size() and get(row) that returns a tuple of tensors");
 
 public:
-    /// Throws InvalidArgument for an index that is not a row of the data set, and for a null data set.
+    /// Throws InvalidArgument for an index that is not a row of the dataset, and for a null dataset.
     Subset(Data data, std::vector<std::int64_t> indices)
         : Subset(std::make_shared<const Data>(std::move(data)), std::move(indices)) {}
     Subset(std::shared_ptr<const Data> data, std::vector<std::int64_t> indices)
         : data_(std::move(data)), indices_(std::make_shared<const std::vector<std::int64_t>>(std::move(indices))) {
-        if (!data_) throw InvalidArgument("Subset: the data set is null");
+        if (!data_) throw InvalidArgument("Subset: the dataset is null");
         detail::require_rows_of("Subset", *indices_, data_->size());
     }
 
@@ -84,8 +84,8 @@ private:
 /// torch.utils.data.random_split with `generator=torch.Generator().manual_seed(seed)`: the same rows in the same order.
 /// Integer `lengths` are numbers of rows. Otherwise they are fractions, rounded as in PyTorch: each part gets the floor
 /// of its share, and the first parts get one each of the remaining rows. Throws InvalidArgument for lengths whose sum
-/// is not the size of the data set, fractions whose sum is not 1, negative ones, an empty list, and from 2^32 / 20 rows
-/// on; warns of a fraction that gives no rows.
+/// is not the size of the dataset, and for fractions whose sum is not 1. Negative numbers, an empty list and 2^32 / 20
+/// or more rows are also errors. Warns of a fraction that gives no rows.
 template <class Data, class Number>
 requires(std::integral<Number> || std::floating_point<Number>) std::vector<Subset<Data>> random_split(
     Data data, const std::vector<Number>& lengths, std::uint64_t seed) {

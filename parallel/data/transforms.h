@@ -1,5 +1,5 @@
-// Transforms of rows, modelled on torchvision. A transform is a function of a row, the tuple of tensors that a data set
-// returns, and of its RowContext, the source of its random numbers. `Transformed` is a data set that applies one:
+// Transforms of rows, modelled on torchvision. A transform is a function of a row, the tuple of tensors that a dataset
+// returns, and of its RowContext, the source of its random numbers. `Transformed` is a dataset that applies one:
 //
 //     ls::Transformed train(photos, ls::Compose(ls::ToTensor(), ls::RandomCrop(160, 240), ls::RandomHorizontalFlip(),
 //                                               ls::Normalize({0.5, 0.5, 0.5}, {0.2, 0.2, 0.2})));
@@ -70,11 +70,11 @@ private:
     std::tuple<Transforms...> transforms_;
 };
 
-/// The rows of a data set, transformed. `transform` is called from several threads at once. The RowContext is that of
-/// the data set's row.
+/// The rows of a dataset, transformed. `transform` is called from several threads at once. The RowContext is that of
+/// the dataset's row.
 template <class Data, class Transform>
 class Transformed {
-    static_assert(Dataset<Data>, "a data set has size() and get(row) that returns a tuple of tensors");
+    static_assert(Dataset<Data>, "a dataset has size() and get(row) that returns a tuple of tensors");
 
 public:
     Transformed(Data data, Transform transform) : data_(std::move(data)), transform_(std::move(transform)) {}

@@ -24,7 +24,7 @@ void EngineParts::pass_on_eager_reports(bool gradients) const {
         }
 }
 
-void EngineParts::rest_all_devices() {
+void EngineParts::synchronize_all_devices() {
     std::exception_ptr first;
     const auto rest = [&](Stream& stream) {
         try {

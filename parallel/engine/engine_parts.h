@@ -40,7 +40,7 @@ struct EngineParts {
     /// From now on the model's tensors, or its gradients, depend on those calls.
     void pass_on_eager_reports(bool gradients) const;
     /// Waits for every stream of the engine and discards all reports. Rethrows the first failure of a stream.
-    void rest_all_devices();
+    void synchronize_all_devices();
 };
 
 /// Writes the counters and the seed of steps, which each device has. Waits for the device's commit stream.

@@ -114,22 +114,21 @@ std::string InFlight::describe(const StatusWord& status) const {
         case StatusCode::target_out_of_range:
             return fmt::format(
                 "step {}: target {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 "
-                "to one less than the outputs",
+                "to the number of classes minus 1",
                 status.step, status.value, status.row, where);
         case StatusCode::index_out_of_range:
             return fmt::format(
-                "step {}: index {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 to "
+                "step {}: index {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 "
+                "to "
                 "(size of the dimension - 1)",
                 status.step, status.value, status.row, where);
         case StatusCode::loss_not_finite:
-            return fmt::format(
-                "step {}: the loss is not finite; the step was not applied, the model is unchanged; check the batch "
-                "and the learning rate",
-                status.step);
+            return fmt::format("step {}: the loss is not finite; the step was not applied, the model is unchanged",
+                               status.step);
         case StatusCode::gradients_not_finite:
             return fmt::format(
                 "step {}: the norm of the gradients is not finite; the step was not applied, the model is unchanged; "
-                "check the batch and the learning rate, or do not set error_if_nonfinite",
+                "error_if_nonfinite is set",
                 status.step);
         case StatusCode::operation_failed:
         case StatusCode::skipped:
@@ -145,7 +144,7 @@ void InFlight::refuse(const StatusWord& status) {
     std::string reason;
     std::exception_ptr failure;
     try {
-        parts_.rest_all_devices();
+        parts_.synchronize_all_devices();
         parts_.ranks.check_gpu();  // the thread that enqueued the next step may have seen the failure first
     } catch (const CommunicationError& error) {
         reason = error.what() + std::string(in_part ? committed_in_part : "");

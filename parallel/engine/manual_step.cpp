@@ -167,7 +167,7 @@ void ManualStep::gather(std::vector<Tensor>& outputs, ScheduledProgram& program,
         });
 }
 
-void ManualStep::go_back_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync) {
+void ManualStep::backward_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync) {
     std::vector<Tensor> none;
     for (const Operand& gradient : program.batch().full->output_gradients)
         if (gradient.buffer) none.emplace_back();

@@ -27,7 +27,7 @@ public:
     void gather(std::vector<Tensor>& outputs, ScheduledProgram& program, std::shared_ptr<Instance> instance,
                 const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync, double scale);
     /// The backward of a forward with unused outputs: takes part in the reduction of the other ranks' gradients.
-    void go_back_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync);
+    void backward_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync);
 
     /// Whether later backward passes synchronize gradients with those of other processes.
     void set_sync(bool on) { syncs_ = on; }

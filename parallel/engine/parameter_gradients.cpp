@@ -13,7 +13,7 @@ bool ParameterGradients::has(ParameterId parameter) const {
     return store.tensor(store.segment(parameter)).grad().defined();
 }
 
-bool ParameterGradients::lies_in_arena(const Tensor& gradient, std::size_t arena) const {
+bool ParameterGradients::is_in_arena(const Tensor& gradient, std::size_t arena) const {
     return gradient.impl()->storage->buffer->whole() == parts_.memory.replica(first_device).gradients[arena];
 }
 
@@ -37,7 +37,7 @@ void ParameterGradients::take_in() {
             const ArenaSegment& segment = store.parameters()[a].segments[i];
             const Tensor& parameter = store.tensor(segment);
             const Tensor gradient = parameter.grad();
-            if (!gradient.defined() || lies_in_arena(gradient, a)) continue;
+            if (!gradient.defined() || is_in_arena(gradient, a)) continue;
             if (!(gradient.shape() == segment.shape))
                 throw InvalidArgument(
                     fmt::format("the gradient of {} has shape {}, the parameter {}; expected the same shape",
@@ -72,7 +72,7 @@ bool ParameterGradients::forget() {
     for (std::size_t a = 0; a < store.parameters().size(); ++a)
         for (const ArenaSegment& segment : store.parameters()[a].segments) {
             const Tensor& parameter = store.tensor(segment);
-            if (const Tensor gradient = parameter.grad(); gradient.defined() && lies_in_arena(gradient, a))
+            if (const Tensor gradient = parameter.grad(); gradient.defined() && is_in_arena(gradient, a))
                 parameter.set_grad(Tensor());
         }
     return true;

@@ -24,7 +24,7 @@ public:
 private:
     /// The gradient's memory in the arena.
     Tensor in_arena(ParameterId parameter) const;
-    bool lies_in_arena(const Tensor& gradient, std::size_t arena) const;
+    bool is_in_arena(const Tensor& gradient, std::size_t arena) const;
 
     EngineParts& parts_;
     bool given_ = false;  ///< whether the gradient of a parameter may be in the arena

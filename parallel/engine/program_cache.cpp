@@ -14,7 +14,7 @@ namespace lockstep {
 
 namespace {
 
-bool lies_in_store(const EngineMemory& memory, const Storage& storage) {
+bool is_in_store(const EngineMemory& memory, const Storage& storage) {
     const auto& whole = storage.buffer->whole();
     for (const auto* arenas : {&memory.replica(first_device).parameters, &memory.replica(first_device).buffers})
         for (const auto& arena : *arenas)
@@ -28,7 +28,7 @@ std::vector<std::shared_ptr<Storage>> constants_of(const EngineMemory& memory,
     std::vector<std::shared_ptr<Storage>> found;
     for (const ShardProgram* program : programs)
         for (const auto& storage : program->outside)
-            if (!lies_in_store(memory, *storage) && std::find(found.begin(), found.end(), storage) == found.end())
+            if (!is_in_store(memory, *storage) && std::find(found.begin(), found.end(), storage) == found.end())
                 found.push_back(storage);
     return found;
 }

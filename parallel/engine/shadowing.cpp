@@ -27,7 +27,7 @@ void TrainingRun::shadow_others(const Join::Shadow& shadow, GradientSync sync) {
     ScheduledProgram& program = program_for(shadow, sync);
     const auto instance = program.acquire();
     enqueue_forward(program, *instance, batch, slot);
-    manual_.go_back_without_gradients(program, *instance, sync);
+    manual_.backward_without_gradients(program, *instance, sync);
 }
 
 void TrainingRun::begin_join(const JoinOptions& options) {

@@ -16,7 +16,7 @@ template <class Work, class Commit>
 void in_two_phases(EngineParts& parts, ReplicaKeeper& replicas, Work&& work, Commit&& commit) {
     const auto rest = [&] {
         try {
-            parts.rest_all_devices();
+            parts.synchronize_all_devices();
         } catch (...) {  // devices that are idle because they are lost; the first error reports it
         }
     };

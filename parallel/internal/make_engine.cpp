@@ -100,7 +100,7 @@ Topology make_topology(Devices devices, const EngineOptions& options, Communicat
         job->all_reduce(&threads, 1, DType::i32, ReduceOp::min);
         topology.arithmetic.threads = threads;
     }
-    topology.lay_lanes();
+    topology.assign_lanes();
     return topology;
 }
 

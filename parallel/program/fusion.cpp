@@ -82,7 +82,7 @@ private:
         const auto earlier = sole_maker(at(later).in[0]);
         if (!earlier) return;
         auto fused = fuse(neighbours(*earlier, later));
-        if (fused && stands_before(*earlier, fused->in))
+        if (fused && is_defined_before(*earlier, fused->in))
             replace(*earlier, later, std::move(fused->operation), std::move(fused->in));
     }
 
@@ -119,7 +119,7 @@ private:
     }
 
     /// Whether all operands that record `index` does not read itself are written before it runs.
-    bool stands_before(std::size_t index, const std::vector<Operand>& operands) const {
+    bool is_defined_before(std::size_t index, const std::vector<Operand>& operands) const {
         const std::vector<Operand>& read = program_.records[index].in;
         return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
             if (std::any_of(read.begin(), read.end(), [&](const Operand& in) { return same_memory(in, operand); }))

@@ -85,7 +85,7 @@ std::size_t join_range(ShardProgram& program, std::size_t first, std::size_t las
 void join_alike(ShardProgram& program) {
     const std::size_t commits = program.commit_begin;
     std::size_t spanning = commits;  // the records before the commits that span shards
-    while (spanning > 0 && spans_shards(program.records[spanning - 1])) --spanning;
+    while (spanning > 0 && is_cross_shard(program.records[spanning - 1])) --spanning;
     const std::size_t backward = join_range(program, commits, program.backward_begin);
     const std::size_t end_of_spanning = join_range(program, spanning, commits);
     const std::size_t removed = (program.backward_begin - backward) + (commits - end_of_spanning);

@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 /// Removes inputs that are only needed for unused outputs.
-void narrow(Record& record, const std::set<const Buffer*>& wanted) {
+void remove_unneeded_inputs(Record& record, const std::set<const Buffer*>& wanted) {
     for (std::size_t i = 0; i < record.in.size(); ++i) {
         bool needed = false;
         for (std::size_t o = 0; o < record.out.size(); ++o)
@@ -34,7 +34,7 @@ ShardProgram denominator_program(const ShardProgram& whole, const std::vector<Op
         if (std::none_of(out.begin(), out.end(), [&](const Operand& o) { return wanted.contains(o.buffer.get()); }))
             continue;
         Record& kept = program.records.emplace_back(*record);
-        narrow(kept, wanted);
+        remove_unneeded_inputs(kept, wanted);
         for (const Operand& operand : kept.in)
             if (operand.buffer) wanted.insert(operand.buffer.get());
     }

@@ -32,7 +32,7 @@ std::set<const Buffer*> ShardProgram::lasting_results() const {
     add({loss, squares});
     for (const Delivery& delivery : deliveries) lasting.insert(delivery.gradient.buffer.get());
     for (std::size_t i = 0; i < records.size(); ++i)
-        if (spans_shards(records[i]) || (i >= commit_begin && i < backward_begin)) add(records[i].in);
+        if (is_cross_shard(records[i]) || (i >= commit_begin && i < backward_begin)) add(records[i].in);
     return lasting;
 }
 
@@ -108,7 +108,7 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
     const auto spans = [](const ShardProgram& program) {
         std::vector<const Record*> found;
         for (const Record& record : program.records)
-            if (spans_shards(record)) found.push_back(&record);
+            if (is_cross_shard(record)) found.push_back(&record);
         return found;
     };
     const auto describe = [](const ShardProgram& program) {

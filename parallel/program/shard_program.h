@@ -103,7 +103,7 @@ struct ShardProgram {
 std::string name_of_member(const ParameterStore& store, const Storage& storage);
 
 /// Whether it reads the inputs of all shards.
-inline bool spans_shards(const Record& record) { return record.operation->scope() == OperationScope::all_shards; }
+inline bool is_cross_shard(const Record& record) { return record.operation->scope() == OperationScope::all_shards; }
 
 /// A record of `operation` on these operands, for a program with these settings; nullopt if the backend has no kernel
 /// for it, or only one for other layouts. `call`: see Record::call.

@@ -222,7 +222,7 @@ void defer_to_commits(std::vector<Record>& records, const std::vector<Record>& c
     std::vector<Record> deferred;
     std::set<const Buffer*> used;
     for (auto record = records.rbegin(); record != records.rend(); ++record) {
-        bool only_commits = spans_shards(*record);
+        bool only_commits = is_cross_shard(*record);
         for (const Operand& out : record->out)
             only_commits &= used_by_commits.contains(out.buffer.get()) && !used.contains(out.buffer.get());
         for (const Operand& in : record->in) used.insert(in.buffer.get());

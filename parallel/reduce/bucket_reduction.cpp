@@ -15,7 +15,7 @@ FirstNode first_node(AfterSum after) {
     switch (after) {
         case AfterSum::add:
         case AfterSum::add_and_update: return FirstNode::slots;
-        case AfterSum::accumulate: return FirstNode::beside_root;
+        case AfterSum::accumulate: return FirstNode::separate_root;
         case AfterSum::update:
         case AfterSum::keep: break;
     }
@@ -167,7 +167,7 @@ void BucketReduction::emit_bucket(Emitter& emitter, const Bucket& bucket, const 
         const Bucket part = by_slices() ? reduction_.cut().slice(bucket, d) : bucket;
         memory_.store()->ensure_gradients(d);
         const MemoryRef target =
-            spec_.after == AfterSum::accumulate ? reduction_.sums_beside_root(part) : reduction_.gradients(d, part);
+            spec_.after == AfterSum::accumulate ? reduction_.separate_root_sums(part) : reduction_.gradients(d, part);
         const std::vector<int> summed =
             part.elements() == 0 ? combined : emit_sum(emitter, d, bucket, part, target, combined);
         read.insert(read.end(), summed.begin(), summed.end());
@@ -190,7 +190,7 @@ void BucketReduction::emit_accumulation(Emitter& emitter, const Bucket& bucket) 
     const TensorMeta flat = reduction_.flat(bucket);
     emitter.run_flat(topology_.commit(first_device), first_device,
                      make_operation(TreeSum{std::vector<std::pair<int, int>>{{0, topology_.shards}}, true}),
-                     {{flat}, {reduction_.sums_beside_root(bucket)}},
+                     {{flat}, {reduction_.separate_root_sums(bucket)}},
                      {{flat}, {reduction_.gradients(first_device, bucket)}});
 }
 

@@ -22,7 +22,7 @@ struct CollectiveOperation final : Operation {
 
 using Body = std::function<void(Communicator&, const KernelArgs&)>;
 
-void tell_others(const OtherRanks& others, std::string_view what) {
+void notify_others(const OtherRanks& others, std::string_view what) {
     others.abort(fmt::format("rank {} stopped: {}", others.job->rank(), what));
 }
 
@@ -40,7 +40,7 @@ TaskSpec task_of(const Emitter& emitter, const Ranks& ranks, CollectiveSpec spec
     TaskSpec task;
     const std::shared_ptr<Health>& health = emitter.memory().health();
     task.kernel = make_kernel([others = ranks.others(), health, body = std::move(spec.body)](const KernelArgs& i) {
-        if (health->failed_step >= 0) tell_others(others, "an operation of its backward failed");
+        if (health->failed_step >= 0) notify_others(others, "an operation of its backward failed");
         meet(others, body, i);
     });
     task.operation = std::make_shared<const CollectiveOperation>(std::move(spec.name));
@@ -136,7 +136,7 @@ private:
         } catch (const CommunicationError&) {
             throw;  // names rank and operation itself
         } catch (const std::exception& error) {
-            tell_others(others, error.what());
+            notify_others(others, error.what());
             throw DeviceError(
                 fmt::format("rank {} on {}: {}: {}", others.job->rank(), device.str(), name, error.what()));
         }

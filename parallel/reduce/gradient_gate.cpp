@@ -120,7 +120,7 @@ MemoryRef GateEmitter::emit_norm(double order, int group) {
     return fixed(norm_);
 }
 
-void GateEmitter::emit_telling(const MemoryRef& from, const std::vector<MemoryRef>& targets) {
+void GateEmitter::emit_notify(const MemoryRef& from, const std::vector<MemoryRef>& targets) {
     const int told = emitter_.record(emitter_.topology().commit(first_device));
     for (const DeviceIndex d : IndexRange<DeviceIndex>(1, static_cast<int>(targets.size()))) {
         Stream& stream = emitter_.topology().commit(d);
@@ -139,7 +139,7 @@ void GateEmitter::emit_judgement(const MemoryRef& norm, bool refuses) {
     std::vector<MemoryRef> targets;
     for (const DeviceIndex d : emitter_.topology().devices.indices())
         targets.push_back(emitter_.memory().control(d).agreed_ref());
-    emit_telling(agreed, targets);
+    emit_notify(agreed, targets);
 }
 
 std::vector<MemoryRef> GateEmitter::factors() const {
@@ -179,7 +179,7 @@ void GateEmitter::emit_clip(const ClipGradNorm& clip) {
     const std::vector<MemoryRef> each = factors();
     emitter_.run_flat(root, first_device, make_operation(ClipCoefficient{clip.max_norm}), {{f64_scalar}, {measured}},
                       {{f64_scalar}, {each[0]}});
-    emit_telling(each[0], each);
+    emit_notify(each[0], each);
     emit_change(clip.group, &each, [](const GradientRange& range) { return make_operation(ScaleGradients{range}); });
 }
 

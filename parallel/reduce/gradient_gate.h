@@ -54,7 +54,7 @@ private:
     /// Decides on the first device about a non-finite norm, and copies the decision to the others.
     void emit_judgement(const MemoryRef& norm, bool refuses);
     /// Copies a word from the first device to `targets` of the others, which are given by device.
-    void emit_telling(const MemoryRef& from, const std::vector<MemoryRef>& targets);
+    void emit_notify(const MemoryRef& from, const std::vector<MemoryRef>& targets);
     template <class Make>
     void emit_change(int group, const std::vector<MemoryRef>* factors, const Make& make);
     std::vector<MemoryRef> factors() const;

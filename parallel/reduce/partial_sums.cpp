@@ -25,8 +25,8 @@ PartialSums::PartialSums(const Topology& topology, EngineMemory& memory, Reducti
                 node.slot = number;
             } else if (number > 0) {
                 node.slot = number - 1;
-            } else if (first_node == FirstNode::beside_root && lane.device == first_device) {
-                node.arenas = reduction.sums_beside_root();
+            } else if (first_node == FirstNode::separate_root && lane.device == first_device) {
+                node.arenas = reduction.separate_root_sums();
             } else {
                 memory.store()->ensure_gradients(lane.device);
                 node.arenas = memory.replica(lane.device).gradients;

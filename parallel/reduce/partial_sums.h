@@ -31,9 +31,9 @@ struct DeviceNode {
 
 /// Location of the first node of a device.
 enum class FirstNode : std::uint8_t {
-    gradients,    ///< in its gradient arena
-    beside_root,  ///< as `gradients`, but on device 0 in a separate arena: the sum is added later
-    slots         ///< in a slot like the others: the gradient arenas hold sums that are added to
+    gradients,      ///< in its gradient arena
+    separate_root,  ///< as `gradients`, but on device 0 in a separate arena: the sum is added later
+    slots           ///< in a slot like the others: the gradient arenas hold sums that are added to
 };
 
 /// The sums that devices hold for `present` shards.

@@ -18,7 +18,8 @@ void RankReduction::emit_check(Emitter& emitter) { emit_collective_check(emitter
 
 void RankReduction::emit_accumulation(Emitter& emitter, const Bucket& bucket) {
     if (spec_.sync != GradientSync::all) return BucketReduction::emit_accumulation(emitter, bucket);
-    const MemoryRef sum = reduction_.sums_beside_root(bucket);  // already includes the previous gradients of the arena
+    const MemoryRef sum =
+        reduction_.separate_root_sums(bucket);  // already includes the previous gradients of the arena
     emitter.run_flat(topology_.commit(first_device), first_device, make_operation(CommitIfOk{}),
                      {{bytes_meta(sum.bytes)}, {sum}},
                      {{bytes_meta(sum.bytes)}, {reduction_.gradients(first_device, bucket)}});

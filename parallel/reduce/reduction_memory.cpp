@@ -18,18 +18,18 @@ MemoryRef ReductionMemory::parameters(DeviceIndex device, const Bucket& part) co
     return elements(memory_.replica(device).parameters[static_cast<std::size_t>(part.arena)], part, part.begin);
 }
 
-const std::vector<std::shared_ptr<Buffer>>& ReductionMemory::sums_beside_root() {
-    if (sums_beside_root_.empty()) {
+const std::vector<std::shared_ptr<Buffer>>& ReductionMemory::separate_root_sums() {
+    if (separate_root_sums_.empty()) {
         std::vector<std::shared_ptr<Buffer>> sums;
         for (const ArenaLayout& layout : memory_.store()->parameters())
             sums.push_back(Buffer::zeroed(topology_.devices[0], layout.bytes(), "gradients of one backward"));
-        sums_beside_root_ = std::move(sums);
+        separate_root_sums_ = std::move(sums);
     }
-    return sums_beside_root_;
+    return separate_root_sums_;
 }
 
-MemoryRef ReductionMemory::sums_beside_root(const Bucket& part) {
-    return elements(sums_beside_root()[static_cast<std::size_t>(part.arena)], part, part.begin);
+MemoryRef ReductionMemory::separate_root_sums(const Bucket& part) {
+    return elements(separate_root_sums()[static_cast<std::size_t>(part.arena)], part, part.begin);
 }
 
 TensorMeta ReductionMemory::flat(const Bucket& part) const {

@@ -31,8 +31,8 @@ public:
     MemoryRef gradients(DeviceIndex device, const Bucket& part) const;
     MemoryRef parameters(DeviceIndex device, const Bucket& part) const;
     /// The same in the arenas on device 0 in which a backward is summed before it is added to the gradient arena.
-    MemoryRef sums_beside_root(const Bucket& part);
-    const std::vector<std::shared_ptr<Buffer>>& sums_beside_root();
+    MemoryRef separate_root_sums(const Bucket& part);
+    const std::vector<std::shared_ptr<Buffer>>& separate_root_sums();
     /// The meta of `part` as a vector.
     TensorMeta flat(const Bucket& part) const;
 
@@ -45,7 +45,7 @@ private:
     const Topology& topology_;
     const EngineMemory& memory_;
     ArenaPartition cut_;
-    std::vector<std::shared_ptr<Buffer>> received_, sums_beside_root_;
+    std::vector<std::shared_ptr<Buffer>> received_, separate_root_sums_;
     std::map<std::pair<DeviceIndex, int>, std::shared_ptr<Buffer>> slots_;
 };
 

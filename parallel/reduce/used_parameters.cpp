@@ -12,7 +12,7 @@ namespace {
 std::int64_t spans_until(const ShardProgram& program, long last) {
     std::int64_t spans = 0;
     for (auto i = static_cast<long>(program.backward_begin); i <= last; ++i)
-        spans += spans_shards(program.records[static_cast<std::size_t>(i)]) ? 1 : 0;
+        spans += is_cross_shard(program.records[static_cast<std::size_t>(i)]) ? 1 : 0;
     return spans;
 }
 
@@ -62,7 +62,7 @@ std::int64_t UsedParameters::moment(const Bucket& bucket) const {
 long record_of_span(const ShardProgram& program, int count) {
     long last = static_cast<long>(program.backward_begin) - 1;
     for (std::size_t i = program.backward_begin; i < program.records.size() && count > 0; ++i)
-        if (spans_shards(program.records[i])) {
+        if (is_cross_shard(program.records[i])) {
             last = static_cast<long>(i);
             --count;
         }

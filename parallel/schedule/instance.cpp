@@ -74,12 +74,8 @@ void Instance::perform(const Task& task, const ExecContext& context) {
             health->failed = true;
         }
         if (dynamic_cast<const CommunicationError*>(&error)) throw;  // names rank and operation itself
-        // Lockstep's own errors contain advice.
-        const bool says_more = dynamic_cast<const Error*>(&error) != nullptr;
-        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica.number(),
-                                      context.device.str(), spec.shard,
-                                      call_and_operation(spec.call, spec.operation->name()), error.what(),
-                                      says_more ? "" : "; check its arguments"));
+        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}", spec.replica.number(), context.device.str(),
+                                      spec.shard, call_and_operation(spec.call, spec.operation->name()), error.what()));
     }
 }
 

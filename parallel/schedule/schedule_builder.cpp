@@ -13,7 +13,7 @@ namespace {
 std::vector<std::size_t> spans_in(const ShardProgram& program, std::size_t first, std::size_t last) {
     std::vector<std::size_t> found;
     for (std::size_t i = first; i < last; ++i)
-        if (spans_shards(program.records[i])) found.push_back(i);
+        if (is_cross_shard(program.records[i])) found.push_back(i);
     return found;
 }
 
@@ -105,7 +105,7 @@ void ScheduleBuilder::emit_across_shards(RecordPair records) {
 }
 
 void ScheduleBuilder::emit_records(RecordPair records) {
-    if (records.full >= 0 && spans_shards(batch_.full->records[static_cast<std::size_t>(records.full)]))
+    if (records.full >= 0 && is_cross_shard(batch_.full->records[static_cast<std::size_t>(records.full)]))
         return emit_across_shards(records);
     for (int shard = batch_.held.first; shard < batch_.held.last; ++shard) {
         const long number = batch_.cut.is_last(shard) ? records.last : records.full;

@@ -61,7 +61,7 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, Device device, 
         const Record& record = program.records[i];
         const long at = static_cast<long>(i);
         // Memory that other shards or another stream read is never reused.
-        const bool shared = spans_shards(record);
+        const bool shared = is_cross_shard(record);
         const bool committed = i >= program.commit_begin && i < program.backward_begin;
         for (const auto* side : {&record.in, &record.out})
             for (const Operand& operand : *side)

@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-void Topology::lay_lanes() {
+void Topology::assign_lanes() {
     for (const Lane& lane : place_shards(devices, held, arithmetic.threads))
         lanes.push_back(
             {lane.device, lane.shards, &Stream::of(devices[lane.device], StreamRole::compute, lane.stream)});

@@ -31,7 +31,7 @@ struct Topology {
 
     explicit Topology(Devices d) : devices(std::move(d)) {}
     /// Fills in `lanes`; everything else must be set.
-    void lay_lanes();
+    void assign_lanes();
 
     /// The stream on which a device sums gradients. Work enqueued there changes no persistent state.
     Stream& reduce(DeviceIndex device) const;

@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
     return program::run(app, argc, argv, [&] {
         program::require_launcher(ranks);
         const auto call = [&] { run(name, *program::join_ranks(ranks), training); };
-        if (program::nobody_launched(ranks)) {
+        if (program::has_no_launcher(ranks)) {
             require_ranks(name, processes);
             return program::launch_ranks(ranks, processes, call);
         }

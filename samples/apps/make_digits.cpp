@@ -1,4 +1,4 @@
-// Draws a data set of handwriting-like digits with MNIST's file names, as training data for `mnist --data DIR`.
+// Draws a dataset of handwriting-like digits with MNIST's file names, as training data for `mnist --data DIR`.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <iostream>

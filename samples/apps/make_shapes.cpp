@@ -1,4 +1,4 @@
-// Draws a data set of vehicle-like shapes with their masks, as training data for `unet train`.
+// Draws a dataset of vehicle-like shapes with their masks, as training data for `unet train`.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <iostream>

@@ -50,7 +50,7 @@ const std::vector<std::int64_t>& DataPartitioner::part(std::size_t index) const 
 void DataPartitioner::require_length(std::int64_t length) const {
     if (length != length_)
         throw lockstep::InvalidArgument(
-            fmt::format("DataPartitioner: data set has {} rows; expected {}", length, length_));
+            fmt::format("DataPartitioner: dataset has {} rows; expected {}", length, length_));
 }
 
 }  // namespace samples

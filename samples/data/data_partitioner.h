@@ -11,7 +11,7 @@
 
 namespace samples {
 
-/// Part of a data set, the tutorial's class of that name.
+/// Part of a dataset, the tutorial's class of that name.
 template <class Data>
 using Partition = lockstep::Subset<Data>;
 
@@ -25,8 +25,8 @@ public:
     std::size_t parts() const { return parts_.size(); }
     /// Rows of a part. Throws InvalidArgument if there is no such part.
     const std::vector<std::int64_t>& part(std::size_t index) const;
-    /// The tutorial's `use`: the part as a data set. Throws InvalidArgument if there is no such part, and for a data
-    /// set of another length.
+    /// The tutorial's `use`: the part as a dataset. Throws InvalidArgument if there is no such part, and for a dataset
+    /// of another length.
     template <class Data>
     Partition<Data> use(Data data, std::size_t index) const {
         require_length(data.size());

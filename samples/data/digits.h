@@ -1,4 +1,4 @@
-// A generator of handwriting-like digits: a data set for training without a download.
+// A generator of handwriting-like digits: a dataset for training without a download.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ inline constexpr std::size_t digit_side = 28;
 /// to 9 or `pixels` does not hold 784 bytes.
 void render_digit(int digit, std::uint64_t seed, std::uint64_t index, std::span<std::uint8_t> pixels);
 
-/// Data set of write_digits(). Counts are images.
+/// Dataset of write_digits(). Counts are images.
 struct DigitsOptions {
     std::int64_t train_count = 30000;
     std::int64_t test_count = 4000;

@@ -1,4 +1,4 @@
-// A generator of vehicle-like shapes in front of textured walls: a data set for segmentation without a download, in the
+// A generator of vehicle-like shapes in front of textured walls: a dataset for segmentation without a download, in the
 // layout of Kaggle's Carvana set.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Random numbers for the generated data sets: the same on every machine.
+// Random numbers for the generated datasets: the same on every machine.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 # Installs LOCKSTEP_BUILD into WORK_DIR, then configures and builds PROJECT, which uses the installation or LOCKSTEP_SOURCE, and
 # runs the command BEFORE, if any, and its PROGRAMS in the build folder. Those that use a part of Lockstep must not load
 # the libraries of other parts; main loads LOADED.
-# If TESTS is a label, Lockstep's tests with that label run in this build, too.
+# If TESTS is a label, Lockstep's tests with that label also run in this build.
 cmake_minimum_required(VERSION 3.25)
 set(add_unneeded mpi nccl gloo jpeg png gif sodium z)
 set(group_unneeded jpeg png gif z)
@@ -16,7 +16,7 @@ function(run)
   endif()
 endfunction()
 
-# With tests, warnings are errors, as in a build of Lockstep: no other build compiles the stubs of CUDA.
+# With tests, warnings are errors, as in a build of Lockstep, because no other build compiles the CUDA stubs.
 set(with_tests OFF)
 set(test_targets)
 if(TESTS)
@@ -25,8 +25,8 @@ if(TESTS)
 endif()
 file(REMOVE_RECURSE ${WORK_DIR}/prefix ${WORK_DIR}/build)
 run(${CMAKE_COMMAND} --install ${LOCKSTEP_BUILD} --prefix ${WORK_DIR}/prefix)
-set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")  # a list, which arguments would not keep together
-# Unoptimised, in groups and without CUDA: what is tested is that a project finds, compiles and links Lockstep.
+set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")  # a list, which an argument would split
+# Unoptimised, in groups and without CUDA: the test is that a project finds, compiles and links Lockstep.
 run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK_DIR}/build -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Debug
   -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_UNITY_BUILD=ON
   -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D LOCKSTEP_TESTS=${with_tests}

@@ -1,4 +1,4 @@
-// Data sets and files without the rest (lockstep::data): must load no library for communication.
+// Datasets and files without the rest (lockstep::data): must load no library for communication.
 #include <lockstep/parallel/data/dataset.h>
 #include <lockstep/parallel/data/safetensors.h>
 

@@ -98,7 +98,7 @@ private:
 };
 
 /// Steps concurrent with a neighbour.
-Lines beside_others(ProcessGroup& group) {
+Lines next_to_another_group(ProcessGroup& group) {
     standin::set_delays(static_cast<std::uint64_t>(group.rank()) + 1, 100);
     Lines lines;
     {
@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
         append(lines, who_moves(group, told == "1"));
         append(lines, mixed(group));
         append(lines, same_bits<test::Normed>(group, {.shards = 8, .bucket_bytes = 4096}));
-        append(lines, beside_others(group));
+        append(lines, next_to_another_group(group));
         for (const standin::Mistake& mistake : standin::take_mistakes()) lines.push_back(mistake.message);
         for (const std::string& line : lines) out << line << '\n';
         out << "done\n";

@@ -40,7 +40,7 @@ ncclResult_t async_error(NcclCommunicator& each) {
 }
 
 // Another thread is adding operations of the communicator to a group.
-void require_alone(const NcclCommunicator& each) {
+void require_no_other_thread(const NcclCommunicator& each) {
     if (each.grouping != std::thread::id() && each.grouping != std::this_thread::get_id())
         refuse(cudaErrorNotPermitted, Kind::concurrent_use, "another thread has a group of operations open");
 }
@@ -153,7 +153,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     return nccl_call("ncclCommGetAsyncError", [&](Call& call) {
         const auto found = communicator(call, comm);
-        if (!found->blocking) require_alone(*found);  // the query may finish the group's work in the background
+        if (!found->blocking)
+            require_no_other_thread(*found);  // the query may finish the group's work in the background
         *error = async_error(*found);
         return ncclSuccess;
     });
@@ -203,7 +204,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const auto end = [&](Call& call) {
         refused = false;
         const auto found = communicator(call, comm);
-        require_alone(*found);
+        require_no_other_thread(*found);
         call.need_context(call.current_device());
         erase(call, comm);
         found->abort();

@@ -255,16 +255,16 @@ TEST_CASE("16-bit storage rounds to nearest even") {
     const std::vector<float> values{1.0009765625F, 1.00146484375F, -65504, 6.103515625e-05F};
     const std::vector<std::uint16_t> halves{0x3c01, 0x3c02, 0xfbff, 0x0400}, bfloats{0x3f80, 0x3f80, 0xc780, 0x3880};
     for (const bool bfloat : {false, true}) {
-        cudnnTensorDescriptor_t narrow = nullptr;
-        ok(cudnnCreateTensorDescriptor(&narrow));
-        ok(cudnnSetTensor4dDescriptor(narrow, CUDNN_TENSOR_NCHW, bfloat ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF, 1, 1,
-                                      1, 4));
+        cudnnTensorDescriptor_t half = nullptr;
+        ok(cudnnCreateTensorDescriptor(&half));
+        ok(cudnnSetTensor4dDescriptor(half, CUDNN_TENSOR_NCHW, bfloat ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF, 1, 1, 1,
+                                      4));
         float* from = on_device(values);
         auto* to = on_device(std::vector<std::uint16_t>(4));
-        ok(cudnnTransformTensor(cudnn.handle, &kOne, x.desc, from, &kZero, narrow, to));
+        ok(cudnnTransformTensor(cudnn.handle, &kOne, x.desc, from, &kZero, half, to));
         cudnn.finish();
         CHECK(on_host(to, 4) == (bfloat ? bfloats : halves));
-        ok(cudnnTransformTensor(cudnn.handle, &kOne, narrow, to, &kZero, x.desc, from));
+        ok(cudnnTransformTensor(cudnn.handle, &kOne, half, to, &kZero, x.desc, from));
         cudnn.finish();
         if (!bfloat) CHECK(on_host(from, 4) == std::vector<float>{1.0009765625F, 1.001953125F, -65504, values[3]});
     }

@@ -134,7 +134,7 @@ TEST_CASE("every operation, type and operator agrees with plain loops") {
                   int count = 0, rank = -1;
                   self.ok(ncclCommCount(self.comm, &count), "ncclCommCount");
                   self.ok(ncclCommUserRank(self.comm, &rank), "ncclCommUserRank");
-                  self.expect(count == self.size && rank == self.rank, "number of ranks and own rank");
+                  self.expect(count == self.size && rank == self.rank, "number of ranks and rank");
               }) == "");
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_filters.sh FOLDER: every filter of a step of tests/gpu/session selects test cases. A name that was changed would be
-# noticed on a machine with a card otherwise. FOLDER has the same programs for the CUDA stand-in.
+# check_filters.sh FOLDER: checks that every filter of a step of tests/gpu/session selects test cases. Otherwise a renamed
+# test case would fail only on a machine with a card. FOLDER has the same programs for the CUDA stand-in.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 kernels=$(sed -n 's/^ *local kernels="\(.*\)"$/\1/p' "$here/session_steps.sh")
@@ -11,7 +11,7 @@ while read -r program filters; do
   for filter in "${each[@]}"; do
     listed=$("$1/${program%_gpu}" --list-tests "$filter") || true  # Catch2 2 exits with their number
     if ! grep -qE '^[1-9][0-9]* (matching )?test cases?' <<< "$listed"; then
-      echo "$program has no test case for $filter" && exit 1
+      echo "$program: no test case matches $filter" && exit 1
     fi
     checked=$((checked + 1))
   done

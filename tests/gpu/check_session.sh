@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# That tests/gpu/session writes down what happened: with steps that pass, fail, hang and are skipped, and in parts.
+# Checks the reports of tests/gpu/session: with steps that pass, fail, hang and are skipped, and in several runs.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d)
@@ -14,7 +14,7 @@ all_steps() {
   step first fails 5 break_off
   step second hangs 1 sleep 60
   step second skips 5 say "skipped: there is no such thing"
-  step third "comes last" 100 count
+  step third "is last" 100 count
 }
 say() { echo "$*"; }
 break_off() { say almost; false; say beyond; }
@@ -31,7 +31,7 @@ expect() { # STATUS FLAGS...
   local wanted=$1 status=0
   shift
   "$folder/pack/session" run --report "$report" "$@" > "$folder/output" 2>&1 || status=$?
-  [ $status = "$wanted" ] || { cat "$folder/output" "$report" && echo "status $status, not $wanted" && exit 1; }
+  [ $status = "$wanted" ] || { cat "$folder/output" "$report" && echo "status $status; expected $wanted" && exit 1; }
 }
 holds() { # TIMES PATTERN: lines of the report
   [ "$(grep -cE "$2" "$report")" = "$1" ] || { cat "$report" && echo "not $1 times: $2" && exit 1; }
@@ -47,7 +47,7 @@ holds 1 '^almost$'
 holds 0 '^beyond$'
 holds 0 '^### second'
 
-expect 1 --limit 50 # what is there stays, and nothing is begun that might take too long
+expect 1 --limit 50 # results are kept, and no step starts that might exceed the limit
 holds 1 '^### first, passes: '
 holds 1 '^### second, hangs: FAILED \(not done after 1 s\) '
 holds 1 '^### second, skips: passed in part, or skipped '
@@ -55,9 +55,9 @@ holds 0 '^### third'
 holds 1 '^So far: 1 passed, 1 in part or skipped, 2 failed, 1 left '
 
 expect 1
-holds 1 '^### third, comes last: passed '
+holds 1 '^### third, is last: passed '
 expect 1
-holds 1 '^### third, comes last: passed '
+holds 1 '^### third, is last: passed '
 [ "$(wc -l < "$COUNTED")" = 1 ]
 
 report=$folder/other.md
@@ -68,5 +68,5 @@ expect 2 --no-such-flag
 
 echo libsuch-a-library.so.1 > "$folder/pack/needed"
 expect 1 third
-grep -q 'session: libsuch-a-library.so.1 is neither in LD_LIBRARY_PATH' "$folder/output"
-echo "the session writes down what happened"
+grep -q 'session: libsuch-a-library.so.1 is not found' "$folder/output"
+echo "the session reports the result of every step"

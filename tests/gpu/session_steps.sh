@@ -1,5 +1,5 @@
-# What tests/gpu/session runs, in the order of worth: sourced by it for the list, and started with a function's name and
-# arguments for each step. $WORK is a folder for the session; programs and libraries are in the paths.
+# Steps of tests/gpu/session, most valuable first. The session sources this file for the list, and starts it with a
+# function's name and arguments for each step. $WORK is a folder for the session; programs and libraries are in the paths.
 
 all_steps() { # STAGE NAME SECONDS COMMAND...
   local kernels="~[#test_cuda_alignment]"
@@ -19,7 +19,7 @@ all_steps() { # STAGE NAME SECONDS COMMAND...
   step sanitizer "synccheck, op table" 180 sanitize synccheck tests_op_table "every entry*"
 
   step training tests 240 tests_cuda_training_gpu
-  step training "mnist beside the CPU" 120 beside_cpu
+  step training "mnist compared with the CPU" 120 compare_with_cpu
   local devices
   for devices in 1 2 4 8; do
     step training "mnist, bits of $devices logical devices" 60 same_losses "$devices" dp
@@ -59,13 +59,13 @@ libraries() {
   grep -m 1 'model name' /proc/cpuinfo
 }
 
-# library_logs PROGRAM...: with what cuDNN and cuBLASLt complain about.
+# library_logs PROGRAM...: also prints the errors that cuDNN and cuBLASLt log.
 library_logs() {
   local status=0 log
   CUDNN_LOGLEVEL_DBG=1 CUDNN_LOGDEST_DBG="$WORK/cudnn.log" CUBLASLT_LOG_LEVEL=1 CUBLASLT_LOG_FILE="$WORK/cublaslt.log" \
     "$@" || status=$?
   for log in cudnn cublaslt; do
-    [ ! -s "$WORK/$log.log" ] || { echo "$log said $(wc -l < "$WORK/$log.log") lines:" && head -n 20 "$WORK/$log.log"; }
+    [ ! -s "$WORK/$log.log" ] || { echo "$log logged $(wc -l < "$WORK/$log.log") lines:" && head -n 20 "$WORK/$log.log"; }
     rm -f "$WORK/$log.log"
   done
   return $status
@@ -81,22 +81,22 @@ digits() {
   [ -e "$WORK/digits" ] || make-digits --data "$WORK/digits" --train 4000 --test 500 > /dev/null
 }
 
-figure() { # KEY FILE: what a program's --json file has under the key
+figure() { # KEY FILE: the value of a key in a program's --json file
   tr -d ' \n' < "$2" | grep -oE "\"$1\":(\[[^]]*\]|[0-9.eE+-]+)" | cut -d : -f 2
 }
 
-trained() { # NAME FLAGS...: trains mnist and leaves its figures in $WORK/NAME
+trained() { # NAME FLAGS...: trains mnist and writes its figures to $WORK/NAME
   digits
   mnist --data "$WORK/digits" --quiet --seed 1 --json "$WORK/$1" "${@:2}"
 }
 
-logical() { # COUNT: a list of so many devices on the first GPU
+logical() { # COUNT: a list of COUNT logical devices on the first GPU
   local i list=cuda:0
   for ((i = 1; i < $1; ++i)); do list+=,cuda:$i; done
   echo "$list"
 }
 
-beside_cpu() {
+compare_with_cpu() {
   trained on-card --parallel none --devices cuda:0 --shards 1 --steps 100
   trained on-host --parallel none --devices cpu:0 --shards 1 --steps 100
   paste <(figure losses "$WORK/on-card" | tr -d '[]' | tr , '\n') <(figure losses "$WORK/on-host" | tr -d '[]' | tr , '\n') |
@@ -105,7 +105,7 @@ beside_cpu() {
             exit !(NR == 100 && most < 0.05) }'
 }
 
-# same_losses DEVICES dp|ddp: every loss of 60 steps in eight shards has the bits of one device's, three times.
+# same_losses DEVICES dp|ddp: checks three times that every loss of 60 steps in eight shards has the bits of one device.
 same_losses() {
   local run
   [ -e "$WORK/one" ] || LOCKSTEP_DEVICES_PER_GPU=8 trained one --parallel dp --devices cuda:0 --shards 8 --steps 60
@@ -114,7 +114,7 @@ same_losses() {
       $([ "$2" = dp ] || echo --backend shm)
     [ -n "$(figure losses "$WORK/several")" ]
     if [ "$(figure losses "$WORK/several")" != "$(figure losses "$WORK/one")" ]; then
-      echo "run $run: other losses than one device's"
+      echo "run $run: losses differ from those of one device"
       figure losses "$WORK/one"
       figure losses "$WORK/several"
       exit 1
@@ -125,7 +125,7 @@ same_losses() {
 
 nccl() {
   # Not through a pipe: grep would end it early, which counts as a failure.
-  grep -q '#test_ranks_nccl' <<< "$(tests_cuda_ranks_gpu --list-tags)" || skip "NCCL was not there when the session was prepared"
+  grep -q '#test_ranks_nccl' <<< "$(tests_cuda_ranks_gpu --list-tags)" || skip "the session was prepared without NCCL"
   tests_cuda_ranks_gpu "[#test_ranks_nccl]"
 }
 
@@ -138,7 +138,7 @@ speed() { # ROWS
   done
 }
 
-# benchmark PROGRAM...: those that are in no pack for the stand-in, which says nothing about time.
+# benchmark PROGRAM...: skipped if it is not in the archive; the one for the stand-in has no benchmarks.
 benchmark() {
   command -v "$1" > /dev/null || skip "$1 was not packed"
   "$@"

@@ -21,7 +21,7 @@ using lockstep::test::message_of;
 
 namespace {
 
-constexpr DType narrow[] = {DType::bf16, DType::f16};
+constexpr DType half_types[] = {DType::bf16, DType::f16};
 
 /// Numbers that f16 and bf16 can represent, including sums of a few products.
 Tensor whole_numbers(const Shape& shape, DType dtype = DType::f32) {
@@ -49,7 +49,7 @@ TEST_CASE(
 }
 
 TEST_CASE("functions compute in the dtypes of PyTorch's lists") {
-    for (const DType dtype : narrow) {
+    for (const DType dtype : half_types) {
         const Tensor image = whole_numbers({2, 3, 6, 6}), filter = whole_numbers({4, 3, 3, 3});
         const Tensor matrix = whole_numbers({4, 4}), small = matrix.to(dtype), labels = Tensor::zeros({4}, DType::i64);
         const Tensor vector = Tensor::full({3}, 1), small_image = image.to(dtype);
@@ -141,7 +141,7 @@ TEST_CASE("a parameter is converted once per scope, and again after a write") {
 }
 
 TEST_CASE("16-bit results are rounded f32 results, from every layout") {
-    for (const DType dtype : narrow)
+    for (const DType dtype : half_types)
         for (const Device device : {Device::host(), Device::cpu(0)})
             for (const std::int64_t channels : {3, 16}) {
                 const Tensor x = (whole_numbers({2, channels, 6, 6}) * 0.37).to(dtype).to(device);

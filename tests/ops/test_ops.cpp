@@ -207,17 +207,17 @@ TEST_CASE("every entry has values and gradients in f16 and bf16") {
         if (op->is_special()) continue;
         for (const DType dtype : {DType::bf16, DType::f16}) {
             INFO(op->name() << " on " << device.str() << ", " << lockstep::name_of(dtype));
-            std::vector<Tensor> narrow;  // the inputs, rounded to 16 bits
+            std::vector<Tensor> rounded;  // the inputs, rounded to 16 bits
             std::vector<Array> exact;
             for (std::size_t i = 0; i < e.in.size(); ++i) {
                 const Tensor x = to_tensor(e.in[i], e.inputs[i], DType::f32, device);
-                narrow.push_back(is_floating(x.dtype()) ? x.to(dtype) : x);
-                exact.push_back(to_array(narrow.back()));
+                rounded.push_back(is_floating(x.dtype()) ? x.to(dtype) : x);
+                exact.push_back(to_array(rounded.back()));
             }
             const auto run = [&, &entry = *op, &expected = e](DType as) {
                 std::vector<Tensor> in;
-                for (std::size_t i = 0; i < narrow.size(); ++i) {
-                    in.push_back(is_floating(narrow[i].dtype()) ? narrow[i].to(as).detach() : narrow[i]);
+                for (std::size_t i = 0; i < rounded.size(); ++i) {
+                    in.push_back(is_floating(rounded[i].dtype()) ? rounded[i].to(as).detach() : rounded[i]);
                     if (expected.inputs[i].gradient) in.back().requires_grad_();
                 }
                 manual_seed(seed);
@@ -530,8 +530,8 @@ TEST_CASE("non-finite numbers do not reach the padding of a blocked tensor") {
     const Tensor w = Tensor::full({16, 10, 1, 1}, 1, DType::f32, Device::cpu(0));
     const Tensor spoiled = conv2d(x * INFINITY, w) * 0.0;  // all NaN
     CHECK(std::isnan(sum(spoiled).item()));
-    const Tensor narrow = conv2d(Tensor::full({1, 1, 8, 8}, 1, DType::f32, Device::cpu(0)),
-                                 Tensor::full({10, 1, 5, 5}, 1, DType::f32, Device::cpu(0)));
-    const Tensor y = conv2d(narrow * INFINITY, Tensor::full({16, 10, 1, 1}, 1, DType::f32, Device::cpu(0)));
+    const Tensor ten_channels = conv2d(Tensor::full({1, 1, 8, 8}, 1, DType::f32, Device::cpu(0)),
+                                       Tensor::full({10, 1, 5, 5}, 1, DType::f32, Device::cpu(0)));
+    const Tensor y = conv2d(ten_channels * INFINITY, Tensor::full({16, 10, 1, 1}, 1, DType::f32, Device::cpu(0)));
     for (const float value : y.to_vector<float>()) CHECK(value == INFINITY);
 }

@@ -1,5 +1,5 @@
 // docs/support.md names exactly the operations, layers, losses, optimizers, schedules, dtypes, backends and image
-// formats of the headers, and states for each operation whether it takes integers.
+// formats of the headers, and states for each operation whether it takes integers. The README counts them.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +18,7 @@
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/ops/op_table.h"
 
 using namespace lockstep;
@@ -232,6 +233,15 @@ TEST_CASE("the support page names every operation and no other") {
     CHECK(methods.size() > 8);
     const std::string header = read("runtime/tensor.h");
     for (const std::string& name : methods) CHECK(header.find(" " + name + "(") != std::string::npos);
+}
+
+TEST_CASE("the README states how many functions and layers the support page lists") {
+    Names functions = shown(page(), "Operations");
+    functions.merge(shown(page(), "Losses"));
+    functions.merge(shown(page(), "Other functions"));
+    const Names layers = shown(page(), "Layers");
+    CHECK_THAT(read("README.md"), test::contains("| functions and layers | " + std::to_string(functions.size()) +
+                                                 " functions and " + std::to_string(layers.size()) + " layers,"));
 }
 
 TEST_CASE("the support page has the functions of all op table entries") {

@@ -1,5 +1,6 @@
 # cmake -D COMPILER= -D SOURCE= -D LISTED= -D SENTENCES= -D INCLUDE_VIEW= -P refused.cmake
-# SOURCE does not compile, and the compiler says each of the SENTENCES (a list); with the macro LISTED it does compile.
+# Checks that SOURCE does not compile, that the errors contain each of the SENTENCES (a list), and that it compiles with the
+# macro LISTED.
 cmake_minimum_required(VERSION 3.25)
 set(compile ${COMPILER} -std=c++20 -Wall -Wextra -Werror -I${INCLUDE_VIEW} -fsyntax-only ${SOURCE})
 execute_process(COMMAND ${compile} -D${LISTED} RESULT_VARIABLE result ERROR_VARIABLE messages)
@@ -13,6 +14,6 @@ endif()
 foreach(sentence IN LISTS SENTENCES)
   string(FIND "${messages}" "${sentence}" said)
   if(said EQUAL -1)
-    message(FATAL_ERROR "${SOURCE} does not compile, but nobody says \"${sentence}\":\n${messages}")
+    message(FATAL_ERROR "${SOURCE}: no error contains \"${sentence}\":\n${messages}")
   endif()
 endforeach()

@@ -209,21 +209,22 @@ TEST_CASE("a model with 16-bit parameters can compute but not train") {
     set_training(net, false);
     const test::Images images(4);
     const Tensor labels = Tensor::from(images.labels, {4});
-    const Tensor narrow = images.pixels.to(DType::bf16);
+    const Tensor half_images = images.pixels.to(DType::bf16);
     to(net, DType::bf16);
-    CHECK(net.forward(narrow).dtype() == DType::bf16);
+    CHECK(net.forward(half_images).dtype() == DType::bf16);
     const char* const refusal = "changes lasting state, which must not be f16 or bf16; expected f32 (use .to(";
     {
         SGD sgd(net, {.lr = 0.1});
-        cross_entropy(net.forward(narrow), labels).value().backward();
+        cross_entropy(net.forward(half_images), labels).value().backward();
         CHECK(message_of<InvalidArgument>([&] { sgd.step(); }).find(refusal) != std::string::npos);
     }
     DataParallel<Net> model(net, test::cpu_devices(2));
     SGD sgd(model, {.lr = 0.1});
-    const std::string refused = message_of<InvalidArgument>([&] { model.step(sgd, narrow, labels, cross_entropy); });
+    const std::string refused =
+        message_of<InvalidArgument>([&] { model.step(sgd, half_images, labels, cross_entropy); });
     CHECK(refused.find(refusal) != std::string::npos);
     const NoGrad no_grad;
-    CHECK(model.forward(narrow).dtype() == DType::bf16);
+    CHECK(model.forward(half_images).dtype() == DType::bf16);
 }
 
 TEST_CASE("autocast accepts only f16 and bf16") {

@@ -60,7 +60,7 @@ void check_pair(const std::filesystem::path& file, Uninterrupted& expected, std:
 }
 
 /// With the batches of `seed`, from the same file.
-void check_goes_on(const std::filesystem::path& file, Uninterrupted& expected, std::uint64_t seed) {
+void check_resumes(const std::filesystem::path& file, Uninterrupted& expected, std::uint64_t seed) {
     SavedTraining training(seed);
     training.load(file);
     training.to(training.steps() + 2);
@@ -97,7 +97,7 @@ TEST_CASE("a saving program killed at any moment leaves a pair that resumes bit-
         CAPTURE(trial, directory.names());
         if (directory.names() != std::set<std::string>{"net", "net.resume"}) ++in_the_middle;
         check_pair(file, expected, seed);
-        check_goes_on(file, expected, seed);
+        check_resumes(file, expected, seed);
     }
     SavedTraining last(seed);
     REQUIRE(last.load(file));
@@ -165,6 +165,6 @@ TEST_CASE("two programs that save to one file, frozen at any instant, never leav
         REQUIRE(run);
         const bool of_first = run->fields.at("writer") == "3";
         check_pair(file, of_first ? first : second, of_first ? 3 : 4);
-        check_goes_on(file, of_first ? first : second, of_first ? 3 : 4);
+        check_resumes(file, of_first ? first : second, of_first ? 3 : 4);
     }
 }

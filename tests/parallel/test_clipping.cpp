@@ -54,7 +54,7 @@ test::ConvNetBatch batch_of(int step, std::int64_t rows = 20) {
 }
 
 /// A form of clipping, by `step` or by hand.
-struct Way {
+struct Clipping {
     StepOptions how;
     bool by_hand = false;
 };
@@ -80,20 +80,20 @@ double step_by_hand(Model& model, Optimizer& optimizer, const test::ConvNetBatch
     return first_norm;
 }
 
-Result train(int devices, ReductionMode reduction, const Way& way, std::size_t bucket_bytes = 0) {
+Result train(int devices, ReductionMode reduction, const Clipping& clipping, std::size_t bucket_bytes = 0) {
     Model model(fresh_net(), test::cpu_devices(devices),
                 {.shards = 8, .reduction = reduction, .bucket_bytes = bucket_bytes});
     SGD optimizer(model, {.lr = 0.5, .momentum = 0.9});  // Adam's updates hardly depend on the scale of the gradients
     optimizer.add_group({"used.fc2"}, {.lr = 0.2, .momentum = 0.9});
-    const bool has_norm = !way.how.clip.empty() && std::holds_alternative<ClipGradNorm>(way.how.clip.front());
+    const bool has_norm = !clipping.how.clip.empty() && std::holds_alternative<ClipGradNorm>(clipping.how.clip.front());
     Result result;
     for (int i = 0; i < 3; ++i) {
         const test::ConvNetBatch batch = batch_of(i);
-        if (way.by_hand) {
-            result.norms.push_back(step_by_hand(model, optimizer, batch, way.how));
+        if (clipping.by_hand) {
+            result.norms.push_back(step_by_hand(model, optimizer, batch, clipping.how));
             continue;
         }
-        const StepLoss loss = model.step(optimizer, batch.images, batch.labels, nll_loss, way.how);
+        const StepLoss loss = model.step(optimizer, batch.images, batch.labels, nll_loss, clipping.how);
         CHECK_FALSE(loss.skipped());
         result.norms.push_back(has_norm ? loss.grad_norm() : 0);
     }
@@ -135,13 +135,13 @@ TEST_CASE("clipping has the same bits on any number of devices, with frozen and 
         for (const int form : {0, 1, 2}) {  // a step, a step in microbatches, by hand
             const char* const forms[] = {"a step", "microbatches", "by hand"};
             INFO("clip " << &how - all_clips().data() << ", " << forms[form]);
-            Way way{how, form == 2};
-            if (form == 1) way.how.accumulation_steps = 2;
-            const Result expected = train(1, ReductionMode::root, way);
+            Clipping clipping{how, form == 2};
+            if (form == 1) clipping.how.accumulation_steps = 2;
+            const Result expected = train(1, ReductionMode::root, clipping);
             CHECK_FALSE((expected.values == plain));  // it clips
             for (const int devices : {3, 8})
                 for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
-                    CHECK((train(devices, reduction, way, 512) == expected));
+                    CHECK((train(devices, reduction, clipping, 512) == expected));
         }
     CHECK((train(3, ReductionMode::root, {{.skip_nonfinite = true}}).values == plain));  // changes nothing else
 }

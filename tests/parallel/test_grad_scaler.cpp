@@ -293,7 +293,7 @@ TEST_CASE("a run that skips all its steps warns, and ends when the scale reaches
     Runner runner(model, optimizer, loader, mse_loss, {.steps = 1000, .step = {.scaler = &scaler}});
     CHECK(test::message_of<Error>([&] { runner.run(); }) ==
           "GradScaler: the scale is 0 after 200 consecutive skipped steps; expected gradients that are finite at some "
-          "scale: check the data, the loss and the learning rate");
+          "scale");
     // After 50, 100 and 150 halvings; f32 cannot represent 2^(16 - 200).
     REQUIRE(warnings.texts().size() == 3);
     CHECK(warnings.texts()[0] ==

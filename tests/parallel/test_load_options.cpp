@@ -121,14 +121,14 @@ TEST_CASE("names are mapped, and tensors left out") {
 
     Net part;
     const auto head = values(part.head);
-    const auto body_alone = [](const std::string& name) { return name.starts_with("body."); };
-    const LoadResult result = load(part, file.path, {.filter = body_alone});
+    const auto only_body = [](const std::string& name) { return name.starts_with("body."); };
+    const LoadResult result = load(part, file.path, {.filter = only_body});
     CHECK((result.missing.empty() && result.unexpected.empty()));
     CHECK(values(part.body) == values(file.net.body));
     CHECK(values(part.head) == head);
     // `strict` applies to the filtered names.
     const File without{{"body.bias", ""}};
-    CHECK_THROWS_WITH(load(part, without.path, {.filter = body_alone}), contains("missing body.bias"));
+    CHECK_THROWS_WITH(load(part, without.path, {.filter = only_body}), contains("missing body.bias"));
     // Two tensors of the file for one of the model.
     const File twice{{"head.bias", "body_bias"}};
     CHECK_THROWS_WITH(

@@ -125,7 +125,7 @@ TEST_CASE("the order of an epoch is a Fisher-Yates shuffle of its seed and numbe
     for (const int times : first) CHECK(std::abs(times - 1000) < 150);
 }
 
-TEST_CASE("batches are the same for any number of devices, workers and kinds of data set") {
+TEST_CASE("batches are the same for any number of devices, workers and kinds of dataset") {
     const auto order = shuffled_order(101, 5, 2);
     for (const auto& [devices, shards] : {std::pair{1, 0}, {2, 0}, {3, 8}, {8, 8}, {2, 3}})
         for (const int workers : {0, 1, 3}) {
@@ -254,7 +254,7 @@ TEST_CASE("an epoch may be left early and outlive its loader") {
     CHECK(batches == 5);
 }
 
-TEST_CASE("bad loaders and data sets are rejected") {
+TEST_CASE("bad loaders and datasets are rejected") {
     auto model = model_of(2, 0);
     const auto make = [&](const LoaderOptions& options) { Loader loader(model, numbered(10), options); };
     CHECK_THROWS_WITH(make({.batch_size = 0}), contains("batch size 0"));
@@ -367,7 +367,7 @@ std::string refused(F call) {
 
 }  // namespace
 
-TEST_CASE("sizes that a data set or sampler reports are checked before anything is allocated") {
+TEST_CASE("sizes that a dataset or sampler reports are checked before anything is allocated") {
     DataParallel<Net> model = model_of(1, 1);
     constexpr std::int64_t huge = std::int64_t{1} << 60;
     const auto made = [&](Reporting data, const LoaderOptions& options) {
@@ -379,10 +379,10 @@ TEST_CASE("sizes that a data set or sampler reports are checked before anything 
         *data.shape = shape;
         const std::string text = made(data, {.batch_size = 2});
         INFO(text);
-        CHECK(has(text, "fields() of the data set: field 0 has shape " + shape.str()));
+        CHECK(has(text, "fields() of the dataset: field 0 has shape " + shape.str()));
     }
-    CHECK(has(made({.rows = huge}, {}), "size() of the data set is 1152921504606846976"));
-    CHECK(has(made({.rows = -1}, {}), "size() of the data set is -1"));
+    CHECK(has(made({.rows = huge}, {}), "size() of the dataset is 1152921504606846976"));
+    CHECK(has(made({.rows = -1}, {}), "size() of the dataset is -1"));
     for (const std::int64_t claim : {huge, std::int64_t{-5}, std::numeric_limits<std::int64_t>::max()})
         CHECK(has(made({}, {.batch_size = 2, .sampler = ClaimingSampler{claim}}),
                   "size() of the sampler is " + std::to_string(claim)));
@@ -390,13 +390,13 @@ TEST_CASE("sizes that a data set or sampler reports are checked before anything 
     CHECK(has(refused([&] { wrong.epoch(0); }), "the sampler returned 2 rows"));
 }
 
-TEST_CASE("a data set that changes its size or fields is rejected, and nothing is written") {
+TEST_CASE("a dataset that changes its size or fields is rejected, and nothing is written") {
     DataParallel<Net> model = model_of(1, 1);
     Reporting data;
     data.size_now = std::make_shared<std::int64_t>(8);
     Loader loader(model, data, {.batch_size = 4, .workers = 0});
     *data.size_now = 4;
-    CHECK(has(refused([&] { loader.epoch(0); }), "size() of the data set is 4, but was 8"));
+    CHECK(has(refused([&] { loader.epoch(0); }), "size() of the dataset is 4, but was 8"));
     *data.size_now = 8;
     auto epoch = loader.epoch(0);
     *data.shape = Shape{1000};

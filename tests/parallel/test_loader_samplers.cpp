@@ -111,7 +111,7 @@ TEST_CASE("a row is augmented in the same way inside and outside a subset, where
     CHECK(rows_of_epoch(around, 1) == expected_rows({6, 1}, rows));
 }
 
-TEST_CASE("a data set whose get accepts a context is read with one, even if it can be read without") {
+TEST_CASE("a dataset whose get accepts a context is read with one, even if it can be read without") {
     struct Both : TensorDataset<1> {
         Both() : TensorDataset<1>(Tensor::zeros({5, 3}, DType::f64)) {}
         std::tuple<Tensor> get(std::int64_t row, RowContext& context) const {

@@ -162,7 +162,7 @@ TEST_CASE("moved-from lists of devices are unchanged") {
     CHECK(devices.str() == taken.str());
 }
 
-TEST_CASE("moved-from data sets") {
+TEST_CASE("moved-from datasets") {
     const TemporaryDirectory folder;
     DataParallel model(Net{}, {Device::cpu(0)});
     const Tensor x = Tensor::full({4, 2}, 1), y = Tensor::full({4, 1}, 1);

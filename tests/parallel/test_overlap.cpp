@@ -91,7 +91,7 @@ namespace {
 /// Gate that the update of any parameter opens; the update changes nothing. Other devices may still open it after a
 /// step's end.
 std::atomic<Gate*> updated = nullptr;
-std::unique_ptr<ls::Kernel> make_telling_update(const ls::FusedUpdate<ls::AdagradRule>&, ls::KernelRequest& request) {
+std::unique_ptr<ls::Kernel> make_notifying_update(const ls::FusedUpdate<ls::AdagradRule>&, ls::KernelRequest& request) {
     request.want_all_contiguous();
     return ls::make_kernel([](const ls::KernelArgs&) {
         if (Gate* gate = updated) gate->open();
@@ -107,7 +107,7 @@ struct TwoHooked {
 }  // namespace
 
 TEST_CASE("without clipping, the last layer is updated during backward of the first, and with it, after all") {
-    ls::KernelTable::of(ls::DeviceKind::cpu).add<ls::FusedUpdate<ls::AdagradRule>, make_telling_update>();
+    ls::KernelTable::of(ls::DeviceKind::cpu).add<ls::FusedUpdate<ls::AdagradRule>, make_notifying_update>();
     static std::list<Gate> gates;
     for (const ls::ReductionMode reduction : {ls::ReductionMode::root, ls::ReductionMode::slice_wise})
         for (const bool clips : {false, true}) {

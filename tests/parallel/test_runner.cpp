@@ -122,11 +122,11 @@ TEST_CASE("each loss is reported once, in order, and a hook can end the run afte
 
 TEST_CASE("a run that resumes from its checkpoint ends like an uninterrupted one") {
     const test::TemporaryDirectory place;
-    const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on, ScheduleBy by) {
+    const auto train = [&](std::optional<std::int64_t> end_at, bool resumes, ScheduleBy by) {
         SingleTraining training;
         ExponentialLR schedule(training.sgd, 0.8);
         auto runner = training.runner({.epochs = 4});
-        if (goes_on) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (resumes) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         runner.add(FollowSchedule(schedule, by));
         if (end_at) runner.add(EndAt(*end_at));
         runner.add(SaveCheckpoints({.file = place / "net"}));
@@ -148,11 +148,11 @@ TEST_CASE("a run that resumes from its checkpoint ends like an uninterrupted one
 
 TEST_CASE("a resumed run continues with its loss scale, also on other devices") {
     const test::TemporaryDirectory place;
-    const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on) {
+    const auto train = [&](std::optional<std::int64_t> end_at, bool resumes) {
         SingleTraining training;
         GradScaler scaler({.init_scale = 1024, .growth_interval = 3});
         auto runner = training.runner({.epochs = 4, .step = {.scaler = &scaler}});
-        if (goes_on) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (resumes) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         if (end_at) runner.add(EndAt(*end_at));
         runner.add(SaveCheckpoints({.file = place / "net"}));
         runner.run();
@@ -183,11 +183,11 @@ TEST_CASE("a resumed run continues with its loss scale, also on other devices") 
 
 TEST_CASE("a resumed run continues with the rates of its steps") {
     const test::TemporaryDirectory place;
-    const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on) {
+    const auto train = [&](std::optional<std::int64_t> end_at, bool resumes) {
         SingleTraining training;
         AdaScale rates;
         auto runner = training.runner({.epochs = 4, .step = {.rates = &rates}});
-        if (goes_on) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (resumes) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
         if (end_at) runner.add(EndAt(*end_at));
         runner.add(SaveCheckpoints({.file = place / "net"}));
         runner.run();

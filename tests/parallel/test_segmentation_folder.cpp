@@ -351,8 +351,7 @@ TEST_CASE("segmentation folder: files without read permission are named") {
     const auto read = [&] { cars.read(); };
     for (const auto& folder : {cars.imgs, cars.masks})
         CHECK_THAT(closed(folder, read), contains(folder.string() + ": ") && contains("Permission denied"));
-    CHECK_THAT(closed(cars.imgs / "car_1.png", read),
-               contains("car_1.png: cannot be opened: Permission denied; check the name and the permissions"));
+    CHECK_THAT(closed(cars.imgs / "car_1.png", read), contains("car_1.png: cannot be opened: Permission denied"));
     CHECK_THAT(closed(cars.masks / "car_1_mask.gif", read), contains("car_1_mask.gif: cannot be opened: Permission"));
     CHECK_THAT(closed(cars.masks, [&] { write_png(cars.masks / "new.png", grey_of(2, 2, {1})); }),
                contains("masks/new.png: Permission denied; expected a writable directory"));

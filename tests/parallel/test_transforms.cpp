@@ -231,7 +231,7 @@ TEMPLATE_TEST_CASE("flips mirror image and mask alike, for any mask type", "", s
               {3, 4})));
 }
 
-TEST_CASE("flips do not change labels or the data set's own tensors, and reject mismatched rows") {
+TEST_CASE("flips do not change labels or the dataset's own tensors, and reject mismatched rows") {
     RowContext context = some_context();
     const Tensor image = image_of(1, 2, 3), label = Tensor::from(std::vector<float>{1, 2, 3}, {3});
     const std::vector<float> before = image.to_vector<float>();
@@ -272,7 +272,7 @@ TEST_CASE("composed transforms run in order and draw from one stream") {
     CHECK(calls == std::vector<std::string>{"first 5", "last"});
 }
 
-TEST_CASE("a transformed data set is a data set, and rows keep their numbers in a subset") {
+TEST_CASE("a transformed dataset is a dataset, and rows keep their numbers in a subset") {
     const auto numbers = [](ImageAndMask row, RowContext& context) {
         return std::tuple(std::get<0>(row), Tensor::scalar(static_cast<double>(context.row()), DType::i64));
     };

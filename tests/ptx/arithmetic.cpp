@@ -58,7 +58,7 @@ template <class T>
 constexpr Issue issue_of() {
     if (std::is_same_v<T, float>) return Issue::f32;
     if (std::is_same_v<T, double>) return Issue::f64;
-    if (is_short_float<T>) return Issue::half;
+    if (is_half<T>) return Issue::half;
     return std::is_integral_v<T> && sizeof(T) == 8 ? Issue::integer64 : Issue::integer;
 }
 
@@ -78,20 +78,20 @@ void add_comparisons(Operations& all, const std::string& type) {
         compare("ge", [](T a, T b) { return a >= b; });
     } else {
         // Without u they are false for NaN, with u true.
-        compare("eq", [](T a, T b) { return widen(a) == widen(b); });
-        compare("ne", [](T a, T b) { return widen(a) < widen(b) || widen(a) > widen(b); });
-        compare("lt", [](T a, T b) { return widen(a) < widen(b); });
-        compare("le", [](T a, T b) { return widen(a) <= widen(b); });
-        compare("gt", [](T a, T b) { return widen(a) > widen(b); });
-        compare("ge", [](T a, T b) { return widen(a) >= widen(b); });
-        compare("equ", [](T a, T b) { return !(widen(a) < widen(b) || widen(a) > widen(b)); });
-        compare("neu", [](T a, T b) { return !(widen(a) == widen(b)); });
-        compare("ltu", [](T a, T b) { return !(widen(a) >= widen(b)); });
-        compare("leu", [](T a, T b) { return !(widen(a) > widen(b)); });
-        compare("gtu", [](T a, T b) { return !(widen(a) <= widen(b)); });
-        compare("geu", [](T a, T b) { return !(widen(a) < widen(b)); });
-        compare("num", [](T a, T b) { return !std::isnan(widen(a)) && !std::isnan(widen(b)); });
-        compare("nan", [](T a, T b) { return std::isnan(widen(a)) || std::isnan(widen(b)); });
+        compare("eq", [](T a, T b) { return upcast(a) == upcast(b); });
+        compare("ne", [](T a, T b) { return upcast(a) < upcast(b) || upcast(a) > upcast(b); });
+        compare("lt", [](T a, T b) { return upcast(a) < upcast(b); });
+        compare("le", [](T a, T b) { return upcast(a) <= upcast(b); });
+        compare("gt", [](T a, T b) { return upcast(a) > upcast(b); });
+        compare("ge", [](T a, T b) { return upcast(a) >= upcast(b); });
+        compare("equ", [](T a, T b) { return !(upcast(a) < upcast(b) || upcast(a) > upcast(b)); });
+        compare("neu", [](T a, T b) { return !(upcast(a) == upcast(b)); });
+        compare("ltu", [](T a, T b) { return !(upcast(a) >= upcast(b)); });
+        compare("leu", [](T a, T b) { return !(upcast(a) > upcast(b)); });
+        compare("gtu", [](T a, T b) { return !(upcast(a) <= upcast(b)); });
+        compare("geu", [](T a, T b) { return !(upcast(a) < upcast(b)); });
+        compare("num", [](T a, T b) { return !std::isnan(upcast(a)) && !std::isnan(upcast(b)); });
+        compare("nan", [](T a, T b) { return std::isnan(upcast(a)) || std::isnan(upcast(b)); });
     }
 }
 
@@ -280,13 +280,13 @@ void add_floats(Operations& all) {
 
 template <class T>
 T least(T a, T b) {
-    const double x = widen(a), y = widen(b);
+    const double x = upcast(a), y = upcast(b);
     if (std::isnan(x) || std::isnan(y)) return std::isnan(x) ? b : a;
     return x < y || (x == y && std::signbit(x)) ? a : b;
 }
 template <class T>
 T greatest(T a, T b) {
-    const double x = widen(a), y = widen(b);
+    const double x = upcast(a), y = upcast(b);
     if (std::isnan(x) || std::isnan(y)) return std::isnan(x) ? b : a;
     return x > y || (x == y && !std::signbit(x)) ? a : b;
 }
@@ -298,18 +298,18 @@ void add_extremes(Operations& all) {
 
 // Sums and products are exact in f64, or inexact in bits that do not reach 16; the sum of an fma needs care.
 template <class T>
-struct ShortMath {
-    static T add(T a, T b) { return narrow<T>(sum_to_odd(widen(a), widen(b))); }
-    static T sub(T a, T b) { return narrow<T>(sum_to_odd(widen(a), -widen(b))); }
-    static T mul(T a, T b) { return narrow<T>(widen(a) * widen(b)); }
-    static T fma(T a, T b, T c) { return narrow<T>(sum_to_odd(widen(a) * widen(b), widen(c))); }
+struct HalfMath {
+    static T add(T a, T b) { return downcast<T>(sum_to_odd(upcast(a), upcast(b))); }
+    static T sub(T a, T b) { return downcast<T>(sum_to_odd(upcast(a), -upcast(b))); }
+    static T mul(T a, T b) { return downcast<T>(upcast(a) * upcast(b)); }
+    static T fma(T a, T b, T c) { return downcast<T>(sum_to_odd(upcast(a) * upcast(b), upcast(c))); }
     static T neg(T a) { return T{static_cast<std::uint16_t>(a.bits ^ 0x8000u)}; }
     static T abs(T a) { return T{static_cast<std::uint16_t>(a.bits & 0x7fffu)}; }
 };
 
 template <class T>
-void add_short_floats(Operations& all) {
-    using M = ShortMath<T>;
+void add_half_types(Operations& all) {
+    using M = HalfMath<T>;
     using P = Pair<T>;
     const std::string one = "." + type_name<T>(), two = one + "x2";
     add(all, "add" + one, Issue::half, [](T a, T b) { return M::add(a, b); });
@@ -329,15 +329,15 @@ void add_short_floats(Operations& all) {
     add(all, "min" + two, Issue::half, [](P a, P b) { return P{least(a.low, b.low), least(a.high, b.high)}; });
     add(all, "max" + two, Issue::half, [](P a, P b) { return P{greatest(a.low, b.low), greatest(a.high, b.high)}; });
     add(all, "cvt" + two + ".f32", Issue::conversion, [](float high, float low) {
-        return P{narrow<T>(widen(low)), narrow<T>(widen(high))};
+        return P{downcast<T>(upcast(low)), downcast<T>(upcast(high))};
     });
-    add(all, "cvt" + one + ".f32", Issue::conversion, [](float a) { return narrow<T>(widen(a)); });
-    add(all, "cvt" + one + ".f64", Issue::conversion, [](double a) { return narrow<T>(a); });
+    add(all, "cvt" + one + ".f32", Issue::conversion, [](float a) { return downcast<T>(upcast(a)); });
+    add(all, "cvt" + one + ".f64", Issue::conversion, [](double a) { return downcast<T>(a); });
     constexpr int mantissa_bits = std::is_same_v<T, Half> ? 10 : 7;
     add(all, "cvt.rz" + one + ".f32", Issue::conversion,
-        [](float a) { return narrow_to<mantissa_bits>(widen(a), true); });
-    add(all, "cvt.f32" + one, Issue::conversion, [](T a) { return static_cast<float>(widen(a)); });
-    add(all, "cvt.f64" + one, Issue::conversion, [](T a) { return widen(a); });
+        [](float a) { return downcast_to<mantissa_bits>(upcast(a), true); });
+    add(all, "cvt.f32" + one, Issue::conversion, [](T a) { return static_cast<float>(upcast(a)); });
+    add(all, "cvt.f64" + one, Issue::conversion, [](T a) { return upcast(a); });
     add_extremes<T>(all);
     add_comparisons<T>(all, type_name<T>());
 }
@@ -350,9 +350,9 @@ double upper_word(double a) { return std::bit_cast<double>(std::bit_cast<std::ui
 /// Cards may be off by a few units in the last place; these are the rounded true values.
 template <class F>
 void add_approximation(Operations& all, const std::string& name, F) {
-    add(all, name + ".approx.f32", Issue::special, [](float a) { return static_cast<float>(F{}(widen(a))); });
+    add(all, name + ".approx.f32", Issue::special, [](float a) { return static_cast<float>(F{}(upcast(a))); });
     add(all, name + ".approx.ftz.f32", Issue::special,
-        [](float a) { return flushed(static_cast<float>(F{}(widen(flushed(a))))); });
+        [](float a) { return flushed(static_cast<float>(F{}(upcast(flushed(a))))); });
 }
 
 void add_approximations(Operations& all) {
@@ -363,9 +363,9 @@ void add_approximations(Operations& all) {
     add_approximation(all, "rsqrt", [](double a) { return 1 / std::sqrt(a); });
     add_approximation(all, "sin", [](double a) { return std::sin(a); });
     add_approximation(all, "cos", [](double a) { return std::cos(a); });
-    add(all, "tanh.approx.f32", Issue::special, [](float a) { return static_cast<float>(std::tanh(widen(a))); });
+    add(all, "tanh.approx.f32", Issue::special, [](float a) { return static_cast<float>(std::tanh(upcast(a))); });
     for (const char* division : {"div.approx.f32", "div.full.f32"})
-        add(all, division, Issue::special, [](float a, float b) { return static_cast<float>(widen(a) / widen(b)); });
+        add(all, division, Issue::special, [](float a, float b) { return static_cast<float>(upcast(a) / upcast(b)); });
     // Only the upper word of the f64 is read, and the lower word of the result is zero.
     add(all, "rcp.approx.ftz.f64", Issue::special, [](double a) {
         const double input = upper_word(a);
@@ -434,8 +434,8 @@ Operations make_operations() {
     add_floats<double>(all);
     add_extremes<float>(all);
     add_extremes<double>(all);
-    add_short_floats<Half>(all);
-    add_short_floats<BFloat>(all);
+    add_half_types<Half>(all);
+    add_half_types<BFloat>(all);
     add_approximations(all);
     add_conversions<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t, std::int32_t, std::uint64_t,
                     std::int64_t, float, double>(all);

@@ -14,11 +14,11 @@ namespace lockstep::ptx {
 
 /// A 16-bit float with `mantissa_bits` bits after the binary point.
 template <int mantissa_bits>
-struct ShortFloat {
+struct HalfFloat {
     std::uint16_t bits = 0;
 };
-using Half = ShortFloat<10>;
-using BFloat = ShortFloat<7>;
+using Half = HalfFloat<10>;
+using BFloat = HalfFloat<7>;
 /// Two of them in one register.
 template <class T>
 struct Pair {
@@ -26,9 +26,9 @@ struct Pair {
 };
 
 template <class T>
-inline constexpr bool is_short_float = std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
+inline constexpr bool is_half = std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
 template <class T>
-inline constexpr bool is_float = std::is_floating_point_v<T> || is_short_float<T>;
+inline constexpr bool is_float = std::is_floating_point_v<T> || is_half<T>;
 
 template <class T>
 struct PairElement {};
@@ -45,7 +45,7 @@ T read(Slot slot) {
         return std::bit_cast<float>(static_cast<std::uint32_t>(slot));
     } else if constexpr (std::is_same_v<T, double>) {
         return std::bit_cast<double>(slot);
-    } else if constexpr (is_short_float<T>) {
+    } else if constexpr (is_half<T>) {
         return T{static_cast<std::uint16_t>(slot)};
     } else if constexpr (std::is_integral_v<T>) {
         return static_cast<T>(slot);
@@ -63,7 +63,7 @@ Slot write(T value) {
         return std::bit_cast<std::uint32_t>(value);
     } else if constexpr (std::is_same_v<T, double>) {
         return std::bit_cast<std::uint64_t>(value);
-    } else if constexpr (is_short_float<T>) {
+    } else if constexpr (is_half<T>) {
         return value.bits;
     } else if constexpr (std::is_integral_v<T>) {
         return static_cast<Slot>(static_cast<std::make_unsigned_t<T>>(value));
@@ -74,7 +74,7 @@ Slot write(T value) {
 
 /// Exact.
 template <int mantissa_bits>
-double widen(ShortFloat<mantissa_bits> value) {
+double upcast(HalfFloat<mantissa_bits> value) {
     constexpr int exponent_bits = 15 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = (value.bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
     const int mantissa = value.bits & ((1 << mantissa_bits) - 1);
@@ -90,12 +90,12 @@ double widen(ShortFloat<mantissa_bits> value) {
     }
     return (value.bits & 0x8000) != 0 ? -result : result;
 }
-inline double widen(float value) { return static_cast<double>(value); }
-inline double widen(double value) { return value; }
+inline double upcast(float value) { return static_cast<double>(value); }
+inline double upcast(double value) { return value; }
 
 /// Rounds to nearest even, or towards zero. NaN becomes PTX's canonical NaN.
 template <int mantissa_bits>
-ShortFloat<mantissa_bits> narrow_to(double value, bool towards_zero = false) {
+HalfFloat<mantissa_bits> downcast_to(double value, bool towards_zero = false) {
     constexpr int exponent_bits = 15 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
     constexpr std::uint64_t infinity = std::uint64_t{(1 << exponent_bits) - 1} << mantissa_bits;
     if (std::isnan(value)) return {0x7fff};
@@ -121,11 +121,11 @@ ShortFloat<mantissa_bits> narrow_to(double value, bool towards_zero = false) {
 }
 
 template <class To>
-To narrow(double value) {
+To downcast(double value) {
     if constexpr (std::is_same_v<To, Half>) {
-        return narrow_to<10>(value);
+        return downcast_to<10>(value);
     } else if constexpr (std::is_same_v<To, BFloat>) {
-        return narrow_to<7>(value);
+        return downcast_to<7>(value);
     } else {
         return static_cast<To>(value);
     }

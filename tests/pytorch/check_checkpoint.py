@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Load checkpoints of the mnist sample into PyTorch's network, compare outputs and accuracy, and go the other way.
+"""Loads checkpoints of the mnist sample into PyTorch's network and the reverse, and compares outputs and accuracy.
 
-The right outputs are PyTorch's in double precision; Lockstep's relative L2 error may be twice that of PyTorch's f32, and
+The expected outputs are PyTorch's in double precision. Lockstep's relative L2 error may be twice that of PyTorch's f32, and
 no single output may be off by more than 1e-4.
 
 Needs the Python packages torch, numpy and safetensors; not part of the normal tests.
-usage: check_checkpoint.py BUILD_DIR     (where bin/mnist, bin/make-digits and bin/dump_logits lie)
+usage: check_checkpoint.py BUILD_DIR     (that contains bin/mnist, bin/make-digits and bin/dump_logits)
 """
 
 import copy
@@ -78,7 +78,7 @@ def accuracy(outputs, labels):
 
 
 class Checker:
-    """One net: what Lockstep makes of a checkpoint against what PyTorch makes of it."""
+    """One net: results of a checkpoint in Lockstep and in PyTorch."""
 
     def __init__(self, programs, directory, net, kind):
         self.programs, self.directory, self.net, self.kind = programs, directory, net, kind

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares clipping with PyTorch's: of given gradients, also such that are not finite, and in 100 steps of training on three
-devices, in steps, in microbatches and in the manual step.
+"""Compares clipping with PyTorch's: of given gradients, including gradients that are not finite, and in 100 training steps
+on three devices, in steps, in microbatches and in the manual step.
 
     check_clipping.py build/dev/bin/dump_clipping
 
 Needs PyTorch; the normal test command does not run this. Prints the worst relative difference of each way to clip,
-PyTorch's numbers in the same dtype, and ends with status 1 when one is beyond its bound.
+PyTorch's numbers in the same dtype, and exits with status 1 if one exceeds its bound.
 """
 import json
 import subprocess
@@ -18,7 +18,7 @@ BOUNDS = {"float32": 1e-4, "float64": 1e-11}
 
 
 def difference(found, expected):
-    """The largest one, relative to the largest number; infinite where NaN, infinities or lengths differ."""
+    """The largest difference relative to the largest number; infinite if NaN, infinities or lengths differ."""
     found, expected = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in (found, expected))
     finite = expected.isfinite()
     if found.shape != expected.shape or not torch.equal(found.isfinite(), finite):
@@ -58,7 +58,7 @@ def of_gradients(case):
         norm = apply(case["clip"], parameters)
     except RuntimeError as thrown:
         error = str(thrown)
-    # PyTorch writes 2.0 for the order where 2 stands here.
+    # PyTorch prints the order as 2.0, Lockstep as 2.
     if error.partition(" for ")[2] != case["error"].partition(" for ")[2]:
         return float("inf")
     clipped = torch.cat([parameter.grad for parameter in parameters])

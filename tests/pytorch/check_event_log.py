@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What TensorBoard's own reader finds in a directory of event files that bin/dump_event_log writes, and histograms against
-those of torch.utils.tensorboard.
+"""Reads event files of bin/dump_event_log with TensorBoard's reader, and compares histograms with those of
+torch.utils.tensorboard.
 
 Needs the Python packages torch, tensorboard and pillow; not part of the normal tests.
-usage: check_event_log.py BUILD_DIR [LOG_DIR]     (where bin/dump_event_log lies; where the log is to stay)
+usage: check_event_log.py BUILD_DIR [LOG_DIR]     (BUILD_DIR contains bin/dump_event_log; the log is kept in LOG_DIR)
 """
 
 import io
@@ -48,7 +48,7 @@ def main():
             print("%s: %s" % (kind, ", ".join(tags[kind])))
         wrong = check("scalars", tags["scalars"] == ["loss", "epoch", "weights/not_finite"])
         losses = [(event.step, event.value) for event in found.Scalars("loss")]
-        wrong += check("losses, those of steps that were done again once",
+        wrong += check("losses, once for each repeated step",
                        losses == [(step, numpy.float32(1 / (step + 1))) for step in range(30)])
         wrong += check("images", sorted(tags["images"]) == ["mask", "picture"])
         for tag, pixels in (("picture", values["picture"]), ("mask", values["mask"])):
@@ -67,7 +67,7 @@ def main():
         text = found.Tensors("configuration")[0].tensor_proto.string_val[0].decode()
         wrong += check("text", text == values["text"])
         plugin = found.SummaryMetadata("configuration").plugin_data.plugin_name
-        wrong += check("of the plugin %s" % plugin, plugin == "text")
+        wrong += check("plugin %s" % plugin, plugin == "text")
     raise SystemExit(wrong > 0)
 
 

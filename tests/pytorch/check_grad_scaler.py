@@ -1,9 +1,9 @@
-"""The scales that torch.amp.GradScaler goes through, as tests/fixtures/recorded_scales.h has them.
+"""Compares the scales of torch.amp.GradScaler with those in tests/fixtures/recorded_scales.h.
 
     python tests/pytorch/check_grad_scaler.py [--print]
 
-Compares what the installed PyTorch does with that file, and ends with status 1 where they differ; --print prints what
-the file should hold instead. test_grad_scaler and test_grad_scaler_ranks hold Lockstep to the file.
+Exits with status 1 if the installed PyTorch differs from that file; --print prints the contents that the file should
+have. test_grad_scaler and test_grad_scaler_ranks compare Lockstep with the file.
 """
 import pathlib
 import re
@@ -13,13 +13,13 @@ import torch
 
 RECORDED = pathlib.Path(__file__).parent.parent / "fixtures" / "recorded_scales.h"
 
-# (init_scale, growth_factor, backoff_factor, growth_interval), steps, those whose gradients are not finite, gradient
+# (init_scale, growth_factor, backoff_factor, growth_interval), steps, the steps whose gradients are not finite, gradient
 CASES = [
     ((65536.0, 2.0, 0.5, 3), 20, [2, 3, 7, 15], 1.0),
     ((1000.0, 1.7, 0.3, 2), 20, [0, 5, 6, 13], 1.0),
     ((65536.0, 2.0, 0.5, 1), 8, [1, 2, 3], 1.0),
     ((1e38, 2.0, 0.5, 1), 6, [4], 1e-30),  # it does not grow beyond f32
-    ((1e-44, 2.0, 0.5, 3), 6, [0, 1, 2, 3, 4], 0.0),  # it comes to 0
+    ((1e-44, 2.0, 0.5, 3), 6, [0, 1, 2, 3, 4], 0.0),  # it reaches 0
 ]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compare DataParallel's gradients, for several losses, batch sizes and numbers of devices, with PyTorch's; those of steps
-in microbatches with PyTorch's accumulation, where the microbatches have equally many rows.
+"""Compares DataParallel's gradients with PyTorch's, for several losses, batch sizes and numbers of devices. If all
+microbatches have the same number of rows, gradients of steps in microbatches are compared with PyTorch's accumulation.
 
 PyTorch computes them on the whole batch in double precision and in f32; Lockstep's relative L2 error may be twice that of
 PyTorch's f32. Needs the Python packages torch and safetensors; not part of the normal tests.
-usage: check_gradients.py BUILD_DIR     (where bin/dump_gradients lies)
+usage: check_gradients.py BUILD_DIR     (that contains bin/dump_gradients)
 """
 
 import pathlib

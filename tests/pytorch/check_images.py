@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Images read and scaled by Lockstep against Pillow, rows of a SegmentationFolder against the preprocessing of the U-Net
-program for PyTorch (milesial/Pytorch-UNet, utils/data_loading.py).
+"""Compares images read and scaled by Lockstep with Pillow, and rows of a SegmentationFolder with the preprocessing of the
+U-Net program for PyTorch (milesial/Pytorch-UNet, utils/data_loading.py).
 
 Needs the Python packages Pillow and numpy; not part of the normal tests.
-usage: check_images.py BUILD_DIR         (where bin/dump_images lies)
+usage: check_images.py BUILD_DIR         (that contains bin/dump_images)
        check_images.py --record FILE     (writes tests/fixtures/recorded_images.h)
 """
 
@@ -17,7 +17,7 @@ import zlib
 import numpy as np
 from PIL import Image
 
-PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))  # of Adam7
+PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))  # the passes of Adam7
 FILTERS = {"nearest": Image.NEAREST, "bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}
 
 
@@ -26,7 +26,7 @@ def chunk(name, data):
 
 
 def png(samples, bits, colour_type, interlaced=False, before=b""):
-    """A PNG file of samples (height, width, channels), which Pillow cannot write in all of its kinds."""
+    """A PNG file of samples (height, width, channels), in formats that Pillow cannot write."""
     height, width, _ = samples.shape
 
     def lines(part):
@@ -65,7 +65,7 @@ def palette_image(height, width, colours, seed):
 
 
 def write_files(folder, height, width):
-    """Every kind of file that is read; returns their paths."""
+    """Writes a file of every supported kind; returns their paths."""
     rgb, rgba, grey, grey_alpha = (picture(height, width, n, n) for n in (3, 4, 1, 2))
     wide = np.random.default_rng(5).integers(0, 65536, (height, width, 3))
     few = np.random.default_rng(6).integers(0, 256, (height, width, 1))
@@ -81,7 +81,7 @@ def write_files(folder, height, width):
     palette_image(height, width, 5, 8).save(folder / "few.png", transparency=1)
     palette_image(height, width, 200, 9).save(folder / "palette.gif")
     palette_image(height, width, 2, 10).save(folder / "two.gif", interlace=0)
-    pillow["L"].save(folder / "levels.gif")  # Pillow leaves out greys that are not used
+    pillow["L"].save(folder / "levels.gif")  # Pillow omits unused greys
     if height * width >= 256:
         ramp = np.resize(np.arange(256, dtype=np.uint8), (height, width))
         Image.fromarray(ramp, "L").save(folder / "ramp.gif")
@@ -106,7 +106,7 @@ MODES = {"1": "grey", "L": "grey", "I;16": "grey", "LA": "grey with alpha", "RGB
 
 
 def loaded(path):
-    """With the levels that Lockstep promises: 1 bit spread to 8, 16 bits of grey cut to the upper 8."""
+    """The image with the levels that Lockstep promises: 1 bit scaled to 8, the upper 8 of 16 bits of grey."""
     image = Image.open(path)
     image.load()
     if image.mode == "1":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares the op table with PyTorch: values and gradients of every entry, PyTorch's in double.
+"""Compares the op table with PyTorch: values and gradients of every entry, computed by PyTorch in double precision.
 
     check_ops.py build/dev/bin/dump_ops [device]
 
-Needs PyTorch; the normal test command does not run this. Ends with status 1 when an entry is off by more than its
+Needs PyTorch; the normal test command does not run this. Exits with status 1 if the error of an entry exceeds its
 bound.
 """
 import json
@@ -19,7 +19,7 @@ def tensor(described, dtype):
 
 
 def error(found, expected):
-    """Largest difference relative to the largest finite element, or to 1; infinite where NaN or an infinity is alone."""
+    """Largest difference relative to the largest finite element, or to 1; infinite if only one side has NaN or infinity."""
     if list(found.shape) != list(expected.shape):
         return float("inf")
     if expected.numel() == 0:
@@ -47,7 +47,7 @@ def check(entry):
         y.backward(tensor(entry["dy"], torch.float64))
     for leaf, found in zip(leaves, entry["gradients"]):
         if leaf.requires_grad != (found is not None):
-            # An input of the table that the expression leaves out has no gradient in either.
+            # An input of the table that the expression does not use has no gradient in either library.
             if found is not None or leaf.grad is not None:
                 errors.append(float("inf"))
         elif found is not None:

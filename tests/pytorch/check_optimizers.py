@@ -5,7 +5,7 @@ over 100 steps from the same weights, rates and momenta over 100 epochs.
     check_optimizers.py [--table] build/dev/bin/dump_optimizers
 
 Needs PyTorch; the normal test command does not run this. Prints the worst relative difference of each case, PyTorch's
-numbers in the same dtype, and ends with status 1 when one is beyond its bound. --table: as a table in Markdown.
+numbers in the same dtype, and exits with status 1 if one exceeds its bound. --table: prints a Markdown table.
 """
 import json
 import subprocess
@@ -23,7 +23,7 @@ BOUNDS = {
     ("curve", "float64"): 1e-11,
     ("schedule", "float64"): 1e-12,
 }
-# The size below which a number's difference is not taken relative to it: that of what parameters begin with.
+# Differences are relative to numbers above this size, which is that of initial parameters.
 FLOOR = {"numbers": 1.0, "curve": 1e-12, "schedule": 1e-12}
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Load a U-Net's random state_dict from PyTorch's .pth and from safetensors, and compare what Lockstep saves of it.
+"""Loads a U-Net's random state_dict from PyTorch's .pth and from safetensors, and compares the weights that Lockstep saves.
 
 Needs the Python packages torch and safetensors; not part of the normal tests.
-usage: check_pth.py BUILD_DIR     (where bin/load-and-save lies)
+usage: check_pth.py BUILD_DIR     (that contains bin/load-and-save)
 """
 
 import pathlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Exchange files between Lockstep's safetensors code and the safetensors package, in both directions.
+"""Exchanges files between Lockstep's safetensors code and the safetensors package, in both directions.
 
 Needs the Python packages torch and safetensors; not part of the normal tests.
-usage: check_safetensors.py BUILD_DIR     (where bin/safetensors-exchange lies)
+usage: check_safetensors.py BUILD_DIR     (that contains bin/safetensors-exchange)
 """
 
 import pathlib
@@ -53,7 +53,7 @@ def main():
         assert found.keys() == expected.keys() == lazily.keys()
         for name, tensor in expected.items():
             assert same(found[name], tensor) and same(lazily[name], tensor), name
-    print(f"check_safetensors: {len(expected)} tensors went to Lockstep and came back the same")
+    print(f"check_safetensors: {len(expected)} tensors are unchanged after a round trip through Lockstep")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The indices of samplers and random_split against PyTorch's, DataPartitioner's against Python's own random.shuffle.
+"""Compares indices of samplers and random_split with PyTorch's, and DataPartitioner's with Python's random.shuffle.
 
 Needs the Python package torch; not part of the normal tests.
-usage: check_sampler.py BUILD_DIR     (where bin/dump_indices lies)
+usage: check_sampler.py BUILD_DIR     (that contains bin/dump_indices)
 """
 
 import itertools

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Compare U-Net with the PyTorch program's: its parameters, its weights both ways, its gradients and 50 steps of training.
+"""Compares U-Net with the PyTorch program: parameters, weights in both directions, gradients and 50 training steps.
 
-Weights go from PyTorch to Lockstep as .pth and as safetensors, and back; the outputs of both may differ by rounding.
-Gradients of the first five batches from the same weights stand beside those in double precision, with PyTorch's own in
-f32. Then `unet train` and PyTorch train from the same weights on the same images in the same order, without augmentation,
-by cross-entropy and dice in f32, with weight decay 1e-8; beside them PyTorch trains channels last in f32, which rounds
-otherwise, and in f64. AdamW at lr 1e-5, the program's, and RMSprop at 1e-6 must follow PyTorch's losses to 1e-3 of their
-value. So must RMSprop at 1e-5 up to width 16. At full width PyTorch's own two runs in f32 part by more than that:
-some of the network's ReLUs are so near 0 that rounding decides on which side, and RMSprop's first steps move all weights
-by 10 lr, however small their gradients. There Lockstep may be twice as far from f64 as the farther one of PyTorch's two.
+Weights are moved from PyTorch to Lockstep as .pth and as safetensors, and back; outputs may differ by rounding. Gradients
+of the first five batches, from the same weights, are compared with those in double precision, next to PyTorch's in f32.
+Then `unet train` and PyTorch train from the same weights on the same images in the same order, without augmentation, by
+cross-entropy and dice in f32, with weight decay 1e-8. For comparison, PyTorch also trains channels last in f32, which
+rounds differently, and in f64. With AdamW at lr 1e-5 (the program's default) and RMSprop at 1e-6, losses must agree with
+PyTorch's to 1e-3 of their value. This also holds for RMSprop at 1e-5 up to width 16. At full width PyTorch's two f32 runs
+differ by more: some ReLUs are so close to 0 that rounding determines their sign, and RMSprop's first steps move all weights
+by 10 lr, however small their gradients. Lockstep's distance from f64 may then be twice the larger one of PyTorch's two.
 Needs the Python packages torch, safetensors, numpy and Pillow; not part of the normal tests.
-usage: check_unet.py BUILD_DIR [WIDTH]     (where bin/unet lies; width of the networks that are trained, 64)
+usage: check_unet.py BUILD_DIR [WIDTH]     (BUILD_DIR contains bin/unet; WIDTH of the trained networks, default 64)
 """
 
 import itertools
@@ -97,7 +97,7 @@ class UNet(nn.Module):
 
 
 def dice_loss(probabilities, truth, epsilon=1e-6):
-    """The PyTorch program's: over the whole batch, all classes averaged."""
+    """The dice of the PyTorch program: over the whole batch, averaged over classes."""
     loss = 0
     for of_class, true_class in zip(probabilities.unbind(1), truth.unbind(1)):
         both = of_class.sum() + true_class.sum()
@@ -106,7 +106,7 @@ def dice_loss(probabilities, truth, epsilon=1e-6):
 
 
 def check_weights(programs, directory):
-    """Through both kinds of files, for both ways to go up, and images whose sides are no multiples of 16."""
+    """Weights in both file formats, for both kinds of upsampling, and images whose sides are not multiples of 16."""
     for width, bilinear, size in ((64, False, (48, 64)), (8, True, (33, 50))):
         model = UNet(width, bilinear).eval()
         for name, value in model.state_dict().items():
@@ -133,7 +133,7 @@ def check_weights(programs, directory):
             back = UNet(width, bilinear).eval()
             back.load_state_dict(load_file(files[3]), strict=True)
             with torch.no_grad():
-                assert torch.equal(back(images), expected), "the weights that came back are others"
+                assert torch.equal(back(images), expected), "the weights changed in the round trip"
             print(f"width {width}{', bilinear' if bilinear else ''}, .{kind}: largest error of the logits against f64 "
                   f"{ours:.1e} (PyTorch's own in f32 {theirs:.1e})")
             assert ours < 1e-5, "outputs differ by more than rounding"
@@ -157,7 +157,7 @@ def loss_of(model, images, masks):
 
 
 def batches(programs, images, masks):
-    """Those of all epochs, in the order of `unet train`."""
+    """The batches of all epochs, in the order of `unet train`."""
     epochs = str(STEPS * BATCH // IMAGES)
     order = subprocess.run([programs / "dump_unet", "order", str(IMAGES), "0", epochs], check=True, capture_output=True,
                            text=True).stdout.split()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the files of torch.save that tests/parallel/test_pth.cpp reads. Their values count up from 0 in row-major order.
+"""Writes the files of torch.save that tests/parallel/test_pth.cpp reads. Their values count up from 0 in row-major order.
 
 Needs the Python packages torch and numpy; run it only to change those files. cpp_module.pt and cpp_tensors.pt are from C++:
 torch::save of a module with Linear(3, 4) "body", Linear(4, 2) "head" and BatchNorm1d(2) "norm", whose parameters count up

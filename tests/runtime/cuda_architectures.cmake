@@ -1,4 +1,4 @@
-# What a build compiles its CUDA code for, from what CMake says of the machine's cards.
+# The default architectures, for the cards that CMake finds.
 include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/CudaArchitectures.cmake)
 
 function(expect native expected)

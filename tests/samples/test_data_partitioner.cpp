@@ -59,7 +59,7 @@ TEST_CASE("a partitioner cuts the order of Python's random.shuffle") {
     CHECK(part.size() == 5);
     CHECK(std::get<0>(part.get(1)).item() == 9);
     CHECK(contains(message_of<InvalidArgument>([&] { (void)two.use(TensorDataset(Tensor::arange(9)), 0); }),
-                   "data set has 9 rows; expected 10"));
+                   "dataset has 9 rows; expected 10"));
     CHECK(contains(message_of<InvalidArgument>([&] { (void)two.use(TensorDataset(Tensor::arange(10)), 2); }),
                    "no part 2"));
 }

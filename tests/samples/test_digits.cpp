@@ -75,7 +75,7 @@ TEST_CASE("digits: ink on paper, all of it inside the image") {
     }
 }
 
-TEST_CASE("digits: a data set is four IDX files, with the same content plain and compressed") {
+TEST_CASE("digits: a dataset is four IDX files, with the same content plain and compressed") {
     const TemporaryDirectory directory;
     write_digits(directory / "new" / "plain", {.train_count = 300, .test_count = 100, .seed = 5});
     write_digits(directory / "packed", {.train_count = 300, .test_count = 100, .seed = 5, .gzip = true});

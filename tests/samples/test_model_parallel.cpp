@@ -168,7 +168,7 @@ TEST_CASE("gradients of two halves in sequence are bit-identical to one device")
     CHECK(serial(second, 1, halves::Cut::parameters) == serial(first, 1, halves::Cut::parameters));
 }
 
-TEST_CASE("gradients of the pipeline are bit-identical to one device with the same micro-batches") {
+TEST_CASE("gradients of the pipeline are bit-identical to one device with the same microbatches") {
     const Outcome expected = serial(first, 4);
     CHECK(pipelined(second, 4) == expected);
     CHECK(pipelined(first, 4) == expected);
@@ -211,7 +211,7 @@ TEST_CASE("activations and their gradients are copied once, and nothing else is 
     CHECK(over.bytes < 16 * least);
 }
 
-TEST_CASE("the host does not wait for devices that a micro-batch passes") {
+TEST_CASE("the host does not wait for devices that a microbatch passes") {
     if (lockstep::test::serial()) return;
     halves::UNet net = made(second);
     const auto batch = parts(second, 4);
@@ -229,7 +229,7 @@ TEST_CASE("the host does not wait for devices that a micro-batch passes") {
     CHECK(outcome(net, loss) == serial(first, 4));
 }
 
-TEST_CASE("the decoder continues with a micro-batch while the encoder waits before the next one") {
+TEST_CASE("the decoder continues with a microbatch while the encoder waits before the next one") {
     if (lockstep::test::serial()) return;
     halves::UNet net = made(second);
     const auto batch = parts(second, 4);
@@ -285,7 +285,7 @@ TEST_CASE("model_parallel prints one line per form, with its time, memory and lo
     const TemporaryDirectory place;
     const ProgramRun run = run_program(
         place,
-        "model_parallel --batch-size 4 --micro-batches 2 --width 4 --image-size 32 --steps 3 --json figures.json");
+        "model_parallel --batch-size 4 --microbatches 2 --width 4 --image-size 32 --steps 3 --json figures.json");
     CHECK(run.err.empty());
     REQUIRE(run.status == 0);
     const nlohmann::json figures = nlohmann::json::parse(get_bytes(place / "figures.json"));
@@ -320,8 +320,8 @@ TEST_CASE("model_parallel reports bad arguments in one line") {
     };
     for (const Wrong& wrong : std::vector<Wrong>{
              {"--nonsense", "--nonsense"},
-             {"--batch-size 6 --micro-batches 4", "--batch-size: 6 images; expected a multiple of --micro-batches (4)"},
-             {"--micro-batches 0", "--micro-batches"},
+             {"--batch-size 6 --microbatches 4", "--batch-size: 6 images; expected a multiple of --microbatches (4)"},
+             {"--microbatches 0", "--microbatches"},
              {"--image-size 15", "--image-size"},
              {"--split layers", "--split"},
              {"--devices cpu:0", "--devices: list has 1 device; expected two, such as cpu:0,cpu:1"},

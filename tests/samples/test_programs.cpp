@@ -27,7 +27,7 @@ using nlohmann::json;
 
 namespace {
 
-/// A directory with a small data set in which programs are run.
+/// A directory with a small dataset in which programs are run.
 struct Place {
     TemporaryDirectory directory;
     Place() {

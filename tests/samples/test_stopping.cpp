@@ -62,7 +62,7 @@ std::vector<pid_t> children_of(pid_t parent) {
 
 /// The number in the line "stopped by SIGINT after N steps; saved, resume with the same flags and --load NET", which
 /// must occur once.
-long steps_told(const std::string& err, const char* signal, const std::filesystem::path& net) {
+long reported_steps(const std::string& err, const char* signal, const std::filesystem::path& net) {
     const std::string begin = std::string("linear: stopped by ") + signal + " after ";
     const auto at = err.find(begin);
     CAPTURE(err);
@@ -73,7 +73,7 @@ long steps_told(const std::string& err, const char* signal, const std::filesyste
 }
 
 /// Checks that the run at `net` resumes from `steps` bit-identically to an uninterrupted one.
-void check_goes_on(const TemporaryDirectory& place, long steps) {
+void check_resumes(const TemporaryDirectory& place, long steps) {
     const std::string common =
         fmt::format("linear --quiet --shards 4 --seed 5 --epochs 100000000 --steps {} ", steps + 40);
     CHECK(place.names().contains("net"));
@@ -133,7 +133,7 @@ TEST_CASE("a signal ends a run at one step, which is saved and resumed with the 
         const std::string err = run.err();
         CHECK(std::count(err.begin(), err.end(), '\n') == 1);
         check_no_litter(place);
-        check_goes_on(place, steps_told(err, ("SIG" + std::string(::sigabbrev_np(signal))).c_str(), place / "net"));
+        check_resumes(place, reported_steps(err, ("SIG" + std::string(::sigabbrev_np(signal))).c_str(), place / "net"));
     }
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("under lockstep-run a signal to it or to one rank stops all ranks, and
         check_no_litter(place);
         // lockstep-run may quote the last lines of a rank.
         const std::string told = run.err().substr(0, run.err().find("lockstep-run:"));
-        check_goes_on(place, steps_told(told, name.c_str(), place / "net"));
+        check_resumes(place, reported_steps(told, name.c_str(), place / "net"));
     }
 }
 
@@ -273,7 +273,7 @@ TEST_CASE("Ctrl-C at a terminal saves, in one process and in several") {
         CHECK((WIFSIGNALED(raw) && WTERMSIG(raw) == SIGINT));
         CHECK_THAT(shown, contains("linear: stopped by SIGINT after "));
         const std::string begin = "stopped by SIGINT after ";
-        check_goes_on(place, std::atol(shown.c_str() + shown.find(begin) + begin.size()));
+        check_resumes(place, std::atol(shown.c_str() + shown.find(begin) + begin.size()));
     }
 }
 
@@ -353,6 +353,6 @@ TEST_CASE("under mpirun a signal to it or to one rank stops all ranks, and the r
             CHECK(err.find(begin, at + 1) == std::string::npos);
             CHECK(std::atol(err.c_str() + at + begin.size()) == steps);
         }
-        check_goes_on(place, steps);
+        check_resumes(place, steps);
     }
 }

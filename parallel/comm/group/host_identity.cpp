@@ -65,8 +65,8 @@ std::string entry_of(const GroupInfo& info, std::string_view key, int peer, Dead
         if (std::optional<std::string> text = info.store->try_get(name)) return std::move(*text);
         if (!gone.empty()) throw TransportError(gone);
         if (RunClock::now() >= deadline)
-            throw TransportError(fmt::format("rank {} has not arrived within {} ms; was it started?", info.called(peer),
-                                             info.timeout.count()));
+            throw TransportError(
+                fmt::format("rank {} has not arrived within {} ms", info.called(peer), info.timeout.count()));
         std::this_thread::sleep_for(pause);
     }
 }

@@ -174,10 +174,10 @@ int OperationQueue::run(Transfer transfer) {
     const Communicator::Waiting waiting(*communicator_);
     std::unique_lock lock(mutex_);
     const auto state = post(std::move(transfer));
-    const auto nobody_waits = [&] { return callers_ == 0 && queued_.empty(); };
-    if (!occupied_ && nobody_waits()) {
+    const auto is_idle = [&] { return callers_ == 0 && queued_.empty(); };
+    if (!occupied_ && is_idle()) {
         occupied_ = true;
-        for (int quiet = 0; nobody_waits();) {
+        for (int quiet = 0; is_idle();) {
             lock.unlock();
             const bool moved = move_messages();
             const bool done = state->done();

@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 /// An operation that takes longer than this is published.
-constexpr milliseconds worth_telling(100);
+constexpr milliseconds publication_threshold(100);
 /// Interval at which a rank that makes progress publishes its operation.
 constexpr milliseconds interval(400);
 /// The stopped rank may be the one that holds the store, so no call waits longer for its answer.
@@ -123,10 +123,10 @@ void RankProgress::watch() {
     auto told = RunClock::now(), looked = told;
     std::optional<RunClock::time_point> heard;  // when the departure of a rank was first seen
     while (!stopping_) {
-        changed_.wait_for(lock, worth_telling);
+        changed_.wait_for(lock, publication_threshold);
         const auto now = RunClock::now();
-        const bool held_up = under_way_ && now - began_ >= worth_telling;
-        const bool waits = held_up || (waiting_ > 0 && now - waits_since_ >= worth_telling);
+        const bool held_up = under_way_ && now - began_ >= publication_threshold;
+        const bool waits = held_up || (waiting_ > 0 && now - waits_since_ >= publication_threshold);
         if (!stopping_ && number_ != published_ && (held_up || now - told >= interval)) {
             published_ = number_;
             told = now;

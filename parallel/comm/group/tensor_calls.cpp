@@ -89,7 +89,7 @@ void require_whole(std::string_view operation, Caller caller, std::string_view w
                                       part.dims() > 0 ? " or " + joined.str() : std::string()));
 }
 
-void require_apart(std::string_view operation, const TensorRange& out, const TensorRange& in) {
+void require_no_overlap(std::string_view operation, const TensorRange& out, const TensorRange& in) {
     if (out.shares_memory_with(in))
         throw InvalidArgument(fmt::format("{}: out shares memory with in; expected separate memory", operation));
 }
@@ -131,7 +131,7 @@ Sizes row_bytes(std::string_view operation, Caller caller, std::string_view name
 }
 
 Collective exchange(TensorRange in, TensorRange out, Sizes sent, Sizes received, DType dtype) {
-    require_apart("all_to_all", out, in);
+    require_no_overlap("all_to_all", out, in);
     return {
         std::move(in), std::move(out),
         [sent = std::move(sent), received = std::move(received), dtype](
@@ -139,7 +139,7 @@ Collective exchange(TensorRange in, TensorRange out, Sizes sent, Sizes received,
 }
 
 Collective reduce_parts(TensorRange in, TensorRange out, Sizes counts, DType dtype, ReduceOp op) {
-    require_apart("reduce_scatter", out, in);
+    require_no_overlap("reduce_scatter", out, in);
     return {std::move(in), std::move(out),
             [counts = std::move(counts), dtype, op](Communicator& group, const void* from, void* to) {
                 group.reduce_scatter(from, to, counts, dtype, op);
@@ -197,7 +197,7 @@ Collective all_gather(Caller caller, const Tensor& out, const Tensor& in) {
     require_whole("all_gather", caller, "out", out, in);
     TensorRange from = range("all_gather", in, Use::read), to = range("all_gather", out, Use::write);
     const std::size_t bytes = from.bytes();
-    if (!from.is_part_of(to, static_cast<std::size_t>(caller.rank) * bytes)) require_apart("all_gather", to, from);
+    if (!from.is_part_of(to, static_cast<std::size_t>(caller.rank) * bytes)) require_no_overlap("all_gather", to, from);
     return {std::move(from), std::move(to),
             [sizes = even(caller, bytes), dtype = in.dtype()](Communicator& group, const void* part, void* whole) {
                 group.all_gather(part, whole, sizes, dtype);
@@ -209,7 +209,7 @@ Collective all_gather(Caller caller, Tensors out, const Tensor& in) {
     require_one_dtype("all_gather", out, in);
     require_alike("all_gather", "out", out, caller.rank, in);
     TensorRange from = range("all_gather", in, Use::read), to("all_gather", out, Use::write);
-    if (!from.is_part_of(to, 0)) require_apart("all_gather", to, from);
+    if (!from.is_part_of(to, 0)) require_no_overlap("all_gather", to, from);
     return {std::move(from), std::move(to),
             [sizes = sizes_of(out, true), dtype = in.dtype()](Communicator& group, const void* part, void* whole) {
                 group.all_gather(part, whole, sizes, dtype);
@@ -224,7 +224,7 @@ Collective gather(Caller caller, const Tensor& in, Tensors out, int root) {
     else
         require_nothing("gather", caller, "out", out, root);
     TensorRange from = range("gather", in, Use::read), to("gather", out, Use::write);
-    if (!from.is_part_of(to, 0)) require_apart("gather", to, from);
+    if (!from.is_part_of(to, 0)) require_no_overlap("gather", to, from);
     const std::size_t bytes = from.bytes();
     return {std::move(from), std::move(to),
             [sizes = even(caller, bytes), root, dtype = in.dtype()](

@@ -72,7 +72,7 @@ public:
             port_ = hold_free_port();
             settings.master_port = port_of(port_);
         }
-        // On several nodes the user sets it, because the launchers do not know each other.
+        // On several hosts the user sets it, because the launchers do not know each other.
         const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
         if (options.nodes == 1 && !(token && *token)) settings.store_token = handshake::random_token();
         if (options.same_lines_once) passed_lines_ = std::make_shared<PassedLines>();
@@ -161,7 +161,7 @@ private:
 
     void reap_ranks() {
         for (std::size_t i = 0; i < children_.size(); ++i) {
-            if (!children_[i].ended() || !children_[i].failed() || failures_seen_[i] || told_) continue;
+            if (!children_[i].ended() || !children_[i].failed() || failures_seen_[i] || first_termination_) continue;
             failures_seen_[i] = Clock::now();
             if (phase_ != Phase::running) continue;
             if (const int signal = warning_that_ended(children_[i]); signal != 0)
@@ -182,7 +182,8 @@ private:
             const Child& child = children_[i];
             if (!child.failed()) continue;
             const auto mark = failure_files_[i].mark();
-            const bool by_itself = failures_seen_[i] || (mark && (!told_ || mark->time < *told_));
+            const bool by_itself =
+                failures_seen_[i] || (mark && (!first_termination_ || mark->time < *first_termination_));
             if (!by_itself) continue;
             const auto seen = failures_seen_[i].value_or(Clock::time_point::max());
             Order order{false, child.signal() != 0 ? Clock::time_point::min() : seen - time_to_hear_of_a_death, seen};
@@ -226,14 +227,14 @@ private:
     /// Returns false if there is no stronger signal left.
     bool escalate() {
         if (phase_ == Phase::killed) return false;
-        const bool told = phase_ == Phase::ending;
-        if (!told_) {
+        const bool terminated = phase_ == Phase::ending;
+        if (!first_termination_) {
             find_silent_rank();
-            told_ = Clock::now();
+            first_termination_ = Clock::now();
         }
-        send_to_all(told ? SIGKILL : SIGTERM);
-        enter(told ? Phase::killed : Phase::ending);
-        if (told) deadline_ = std::max(deadline_, RunClock::now() + quiet_at_the_end);  // even SIGKILL takes time
+        send_to_all(terminated ? SIGKILL : SIGTERM);
+        enter(terminated ? Phase::killed : Phase::ending);
+        if (terminated) deadline_ = std::max(deadline_, RunClock::now() + quiet_at_the_end);  // even SIGKILL takes time
         return true;
     }
 
@@ -266,7 +267,7 @@ private:
     void await_stop(int signal) {
         end_.signal = signal;
         interrupted_ = Clock::now();
-        if (!told_) told_ = interrupted_;
+        if (!first_termination_) first_termination_ = interrupted_;
         enter(Phase::ending);
         deadline_ = RunClock::now() + options_.stop_grace;
     }
@@ -320,9 +321,9 @@ private:
     Phase phase_ = Phase::running;
     Deadline deadline_{};
     Clock::time_point interrupted_{};
-    int warned_ = 0;                         // the last advance warning that was passed on
-    bool repeated_ = false;                  // a signal that ends the run has followed an advance warning
-    std::optional<Clock::time_point> told_;  // when this process first ended ranks
+    int warned_ = 0;                                      // the last advance warning that was passed on
+    bool repeated_ = false;                               // a signal that ends the run has followed an advance warning
+    std::optional<Clock::time_point> first_termination_;  // when this process first ended ranks
     std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank, for failures seen before that
     std::optional<RankFailure> silent_;                            // a rank that had recorded nothing then
     AttemptEnd end_;

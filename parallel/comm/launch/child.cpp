@@ -221,8 +221,7 @@ ProcessReaper::ProcessReaper() {
     if (process_ == 0) reaper_main(reader.get(), parent.get());
     const int error = errno;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (process_ < 0)
-        throw Error(fmt::format("launch: cannot create a process: {}; are there too many processes?", text_of(error)));
+    if (process_ < 0) throw Error(fmt::format("launch: cannot create a process: {}", text_of(error)));
     writer_ = std::move(writer);
 }
 

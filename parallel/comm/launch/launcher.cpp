@@ -69,17 +69,18 @@ void require(bool good, const std::string& complaint) {
 
 void require_nodes(const LaunchOptions& options) {
     const int node_rank = options.node_rank.value_or(0);
-    require(node_rank >= 0 && node_rank < options.nodes,
-            fmt::format("node rank {} of {} nodes; expected 0 to nodes - 1", node_rank, options.nodes));
+    require(
+        node_rank >= 0 && node_rank < options.nodes,
+        fmt::format("node rank {} of {} hosts; expected 0 to the number of hosts minus 1", node_rank, options.nodes));
     if (options.nodes == 1) return;
     require(options.node_rank && !options.master_addr.empty() && options.master_port != 0,
-            fmt::format("{} nodes need node rank, master address and master port", options.nodes));
+            fmt::format("{} hosts need node rank, master address and master port", options.nodes));
     require(
         options.max_restarts == 0,
-        "ranks on several nodes cannot be restarted, because their launchers do not communicate; expected no restarts");
+        "ranks on several hosts cannot be restarted, because their launchers do not communicate; expected no restarts");
     const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
     require((token && *token) || is_loopback(host_of(options.master_addr, "launch: master address")),
-            fmt::format("{} can be reached by other machines; set LOCKSTEP_STORE_TOKEN to the same secret on all nodes",
+            fmt::format("{} can be reached by other machines; set LOCKSTEP_STORE_TOKEN to the same secret on all hosts",
                         options.master_addr));
 }
 
@@ -107,7 +108,7 @@ void require_sound(const LaunchOptions& options) {
     require(options.processes >= 1 && options.processes <= max_processes,
             fmt::format("{} processes on one machine; expected 1 to {}", options.processes, max_processes));
     require(options.nodes >= 1 && options.nodes <= max_ranks_in_job / options.processes,
-            fmt::format("{} nodes of {} processes; expected at least one node, and at most {} processes in total",
+            fmt::format("{} hosts of {} processes; expected at least one host, and at most {} processes in total",
                         options.nodes, options.processes, max_ranks_in_job));
     if (!options.master_addr.empty()) host_of(options.master_addr, "launch: master address");
     require(options.master_port >= 0 && options.master_port <= 65535,

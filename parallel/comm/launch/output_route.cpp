@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t atomic_write = PIPE_BUF;  // size that a pipe which is ready accepts at once
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_tail = std::size_t{8} << 10;
-constexpr std::size_t last_lines_told = 10;
+constexpr std::size_t max_last_lines = 10;
 constexpr std::size_t lines_remembered = 1000;  // per rank; later lines are passed on
 
 /// Number of bytes of `text` for one write: whole lines if possible.
@@ -123,7 +123,7 @@ std::vector<std::string> OutputRoute::last_lines() const {
         lines.push_back(tail_.substr(at, end - at));
         at = end + 1;
     }
-    if (lines.size() > last_lines_told) lines.erase(lines.begin(), lines.end() - last_lines_told);
+    if (lines.size() > max_last_lines) lines.erase(lines.begin(), lines.end() - max_last_lines);
     return lines;
 }
 

@@ -13,9 +13,7 @@
 
 namespace lockstep {
 
-void refuse_launch(const char* what) {
-    throw Error(fmt::format("launch: {}: {}; are there too many processes or open files?", what, text_of(errno)));
-}
+void refuse_launch(const char* what) { throw Error(fmt::format("launch: {}: {}", what, text_of(errno))); }
 
 Descriptor above_standard_streams(const Descriptor& low) {
     Descriptor high(fcntl(low.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));

@@ -75,7 +75,7 @@ NcclTransport::NcclTransport(const GroupInfo& info, Device device, Stream* strea
       waits_(stream == nullptr),
       host_(std::move(host)) {
     const Deadline deadline = RunClock::now() + info.timeout;
-    require_gpus_apart(info, deadline);
+    require_distinct_gpus(info, deadline);
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     host_->broadcast(&id, sizeof id, 0, deadline);
@@ -103,7 +103,7 @@ NcclTransport::~NcclTransport() {
     }
 }
 
-void NcclTransport::require_gpus_apart(const GroupInfo& info, Deadline deadline) {
+void NcclTransport::require_distinct_gpus(const GroupInfo& info, Deadline deadline) {
     using Name = std::array<char, 32>;
     std::vector<Name> all(static_cast<std::size_t>(size_));
     Name& own = all[static_cast<std::size_t>(rank_)];

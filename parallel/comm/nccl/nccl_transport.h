@@ -73,7 +73,7 @@ private:
     };
 
     /// One GPU for each rank, or TransportError names two that share one.
-    void require_gpus_apart(const GroupInfo& info, Deadline deadline);
+    void require_distinct_gpus(const GroupInfo& info, Deadline deadline);
     /// Performs one operation: `calls` as one group of NCCL's, after the copy of the own part.
     void perform(std::string_view name, Deadline deadline, const Calls& calls, const OwnPart& own = {});
     /// The operation is in flight from here on, because the call that enqueues it may already wait for it. Returns its

@@ -57,7 +57,7 @@ void lock_for_writing(const std::filesystem::path& file, const Descriptor& descr
         if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail(file, "lock");
         if (RunClock::now() >= deadline)
             throw CommunicationError(
-                fmt::format("file store {}: another process has held its lock for {} ms; is one of them stopped?",
+                fmt::format("file store {}: another process has held its lock for {} ms and may be stopped",
                             file.string(), timeout.count()));
     }
 }

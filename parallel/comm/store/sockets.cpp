@@ -162,7 +162,7 @@ Descriptor connect_to(const std::string& host, int port, Deadline deadline) {
         failure = std::move(why);
     }
     throw CommunicationError(fmt::format(
-        "cannot reach {}:{}: {}; is the process of rank 0 running, with this address and port?", host, port, failure));
+        "cannot reach {}:{}: {}; expected the process of rank 0 at this address and port", host, port, failure));
 }
 
 std::string wait_for(const Descriptor& socket, short events, Deadline deadline) {

@@ -81,7 +81,7 @@ void require_library() {
     static const bool ready = sodium_init() >= 0;
     if (!ready)
         throw CommunicationError(
-            "store: libsodium cannot be initialized; does this system have getrandom or /dev/urandom?");
+            "store: libsodium cannot be initialized; expected a system with getrandom or /dev/urandom");
 }
 
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }

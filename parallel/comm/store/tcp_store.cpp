@@ -111,7 +111,7 @@ private:
 
     /// The error for a stopped server process, which keeps its connections and does not answer.
     std::string given_up(std::string_view what, std::string_view failure) const {
-        return fmt::format("{} is unusable since a request to {} failed: {}; is the process of rank 0 stopped?",
+        return fmt::format("{} is unusable since a request to {} failed: {}; the process of rank 0 may be stopped",
                            describe(), what, failure);
     }
 
@@ -141,7 +141,7 @@ private:
     [[noreturn]] void give_up(int first, const std::string& failure) const {
         if (options_.ports == 1) throw CommunicationError(failure);
         throw CommunicationError(fmt::format(
-            "no store of this job at {}, ports {} to {}: {}; is the process of rank 0 running, with this address?",
+            "no store of this job at {}, ports {} to {}: {}; expected the process of rank 0 at this address",
             options_.host, first, first + options_.ports - 1, failure));
     }
 

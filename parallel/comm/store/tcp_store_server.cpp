@@ -159,7 +159,7 @@ private:
             // The clients that were not reached are first in the next turn.
             if (to_receive == 0) clients_.splice(clients_.end(), clients_, clients_.begin(), client);
         }
-        bring_down_to(max_waiting);
+        evict_to(max_waiting);
         for (auto client = strangers_.begin(); client != strangers_.end(); ++stranger)
             client = serve_stranger(client, stranger->revents);
     }
@@ -237,7 +237,7 @@ private:
     }
 
     /// Closes clients, those without a read or write for longest first, until at most `most` bytes are held.
-    void bring_down_to(std::size_t most) {
+    void evict_to(std::size_t most) {
         for (;;) {
             std::size_t waiting = 0;
             std::set<const std::string*> counted;

@@ -52,7 +52,7 @@ InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
     // non-blocking, so that a pipe is rejected below instead of waited for
     descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) {
-        throw DataError(name_ + ": cannot be opened: " + reason() + "; check the name and the permissions");
+        throw DataError(name_ + ": cannot be opened: " + reason());
     }
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -153,7 +153,7 @@ Measured serial(const Settings& settings) {
 Measured pipelined(const Settings& settings) {
     const ls::Device first = settings.devices[0], second = settings.devices[1];
     return measured("pipelined", {first, second}, settings.steps,
-                    [&] { return in_halves(settings, first, second, settings.micro_batches, both_at_once); });
+                    [&] { return in_halves(settings, first, second, settings.microbatches, both_at_once); });
 }
 
 }  // namespace forms

@@ -17,7 +17,7 @@ struct Settings {
     lockstep::Devices devices;  ///< two; in a rank, only its own
     unet::Options net;
     halves::Cut cut = halves::Cut::arithmetic;
-    std::int64_t batch_size = 0, image_size = 0, micro_batches = 0;
+    std::int64_t batch_size = 0, image_size = 0, microbatches = 0;
     int steps = 0;  ///< measured steps, after two for warm-up
     std::uint64_t seed = 0;
 };

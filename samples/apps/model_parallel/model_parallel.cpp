@@ -25,7 +25,7 @@ namespace {
 
 struct Flags {
     std::string devices = "all", split = "arithmetic";
-    std::int64_t batch_size = 8, micro_batches = 4, width = 16, image_size = 192;
+    std::int64_t batch_size = 8, microbatches = 4, width = 16, image_size = 192;
     int steps = 7;
     std::uint64_t seed = 1;
     std::filesystem::path json;
@@ -47,15 +47,15 @@ ls::Devices chosen_devices(const Flags& flags) {
 }
 
 forms::Settings settings_of(const Flags& flags, ls::Devices devices) {
-    if (flags.batch_size % flags.micro_batches != 0)
-        throw program::UsageError(fmt::format("--batch-size: {} images; expected a multiple of --micro-batches ({})",
-                                              flags.batch_size, flags.micro_batches));
+    if (flags.batch_size % flags.microbatches != 0)
+        throw program::UsageError(fmt::format("--batch-size: {} images; expected a multiple of --microbatches ({})",
+                                              flags.batch_size, flags.microbatches));
     return {.devices = std::move(devices),
             .net = {.width = flags.width},
             .cut = flags.split == "parameters" ? halves::Cut::parameters : halves::Cut::arithmetic,
             .batch_size = flags.batch_size,
             .image_size = flags.image_size,
-            .micro_batches = flags.micro_batches,
+            .microbatches = flags.microbatches,
             .steps = flags.steps,
             .seed = flags.seed};
 }
@@ -90,11 +90,11 @@ forms::Measured in_processes(const Flags& flags, const forms::Settings& settings
     const program::TemporaryFile figures("model_parallel");
     const auto text = [](auto value) { return std::to_string(value); };
     const std::vector<std::string> command{
-        program,        "--rank-of-ddp",        "--devices",       settings.devices.str(),
-        "--batch-size", text(flags.batch_size), "--micro-batches", text(flags.micro_batches),
-        "--width",      text(flags.width),      "--split",         flags.split,
-        "--image-size", text(flags.image_size), "--steps",         text(flags.steps),
-        "--seed",       text(flags.seed),       "--json",          figures.path().string()};
+        program,        "--rank-of-ddp",        "--devices",      settings.devices.str(),
+        "--batch-size", text(flags.batch_size), "--microbatches", text(flags.microbatches),
+        "--width",      text(flags.width),      "--split",        flags.split,
+        "--image-size", text(flags.image_size), "--steps",        text(flags.steps),
+        "--seed",       text(flags.seed),       "--json",         figures.path().string()};
     // A rank has its share of the cores, and one device with all of them.
     if (settings.devices.kind() == ls::DeviceKind::cpu) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
     program::launch_ranks({}, settings.devices.size(), command);
@@ -136,7 +136,7 @@ pipelined  less memory, also for activations, and faster if a microbatch keeps a
 void run_all(const Flags& flags, const std::string& program) {
     const forms::Settings settings = settings_of(flags, chosen_devices(flags));
     fmt::print("model_parallel: U-Net of width {}, {} images of {} x {} per step, {} microbatches, on {}\n",
-               flags.width, flags.batch_size, flags.image_size, flags.image_size, flags.micro_batches,
+               flags.width, flags.batch_size, flags.image_size, flags.image_size, flags.microbatches,
                settings.devices.str());
     const halves::Shares share = halves::shares(settings.net, settings.cut);
     fmt::print(
@@ -176,7 +176,7 @@ int main(int argc, char** argv) {
         ->type_name("all|LIST")
         ->capture_default_str();
     add("--batch-size,-b", flags.batch_size, "images per step", 2, 1 << 16);
-    add("--micro-batches", flags.micro_batches, "microbatches of the pipelined form", 1, 1 << 16);
+    add("--microbatches", flags.microbatches, "microbatches of the pipelined form", 1, 1 << 16);
     add("--width", flags.width, "channels of the first level, 64 in PyTorch's U-Net", 1, 1024);
     app.add_option("--split", flags.split, "quantity to balance between the devices")
         ->type_name("arithmetic|parameters")

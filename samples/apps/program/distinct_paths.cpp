@@ -25,7 +25,7 @@ std::vector<Named> checkpoint(const std::string& flag, const std::filesystem::pa
             {fmt::format("the run state of {} {}", flag, path.string()), state}};
 }
 
-void require_apart(const Named& one, const std::vector<Named>& others) {
+void require_other_files(const Named& one, const std::vector<Named>& others) {
     for (const Named& other : others)
         if (lockstep::same_file(one.path, other.path))
             throw UsageError(
@@ -38,8 +38,8 @@ void require_distinct_paths(const Options& options, const std::string& program) 
     const std::vector<Named> saved = checkpoint("--save", options.save), loaded = checkpoint("--load", options.load);
     std::vector<Named> reports;
     for (const Named& best : checkpoint("--best", options.best)) {
-        require_apart(best, saved);
-        require_apart(best, loaded);
+        require_other_files(best, saved);
+        require_other_files(best, loaded);
         reports.push_back(best);
     }
     std::vector<Named> json;
@@ -55,18 +55,18 @@ void require_distinct_paths(const Options& options, const std::string& program) 
     }
     if (!options.config.empty()) {
         const Named read{"--config " + options.config.string(), options.config};
-        require_apart(read, saved);
-        require_apart(read, json);
+        require_other_files(read, saved);
+        require_other_files(read, json);
     }
     for (std::size_t i = 0; i < reports.size(); ++i) {
-        require_apart(reports[i], saved);
-        require_apart(reports[i], loaded);
-        require_apart(reports[i], {reports.begin(), reports.begin() + static_cast<std::ptrdiff_t>(i)});
+        require_other_files(reports[i], saved);
+        require_other_files(reports[i], loaded);
+        require_other_files(reports[i], {reports.begin(), reports.begin() + static_cast<std::ptrdiff_t>(i)});
     }
     // --save may equal --load, to resume in place, but weights must not overwrite a state.
     if (saved.empty() || loaded.empty()) return;
-    require_apart(saved[0], {loaded[1]});
-    require_apart(saved[1], {loaded[0]});
+    require_other_files(saved[0], {loaded[1]});
+    require_other_files(saved[1], {loaded[0]});
 }
 
 }  // namespace program

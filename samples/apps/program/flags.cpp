@@ -192,7 +192,7 @@ void add_flags_of_checkpoints(CLI::App& app, Options& options, const Program& pr
                    "weights to start from (safetensors, .pth); with FILE.resume, run to resume")
         ->type_name("FILE");
     app.add_option_function<std::string>(
-           "--resume", [&options](const std::string&) { options.resumes_if_there = true; },
+           "--resume", [&options](const std::string&) { options.resumes_automatically = true; },
            "resume from the newest checkpoint of --save, if there is one")
         ->type_name("auto")
         ->check(silent(CLI::IsMember({"auto"})));

@@ -119,7 +119,7 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
 }
 
 void find_checkpoint(Options& options) {
-    if (!options.resumes_if_there) return;
+    if (!options.resumes_automatically) return;
     if (options.save.empty()) throw UsageError("--resume auto requires --save or --work-dir");
     if (options.save.parent_path().string().find('{') != std::string::npos)
         throw UsageError("--resume auto: " + options.save.string() +
@@ -314,7 +314,7 @@ int run(const Program& program, Options& options, int argc, char** argv,
         check(options, program.name);
         require_utf8(app, options);
         options.distributed() ? require_device_per_rank(options) : warn_separate_training();
-        if (options.distributed() && nobody_launched(options)) {
+        if (options.distributed() && has_no_launcher(options)) {
             const lockstep::Devices devices = options.chosen_devices();
             // A rank has its share of the cores, and one device with all of them; but numbers in CUDA_VISIBLE_DEVICES
             // are those of all devices.

@@ -59,7 +59,7 @@ struct Options : RankFlags {
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
-    bool resumes_if_there = false;           ///< --resume auto: `load` is the checkpoint found, if any
+    bool resumes_automatically = false;      ///< --resume auto: `load` is the checkpoint found, if any
     std::vector<std::string> allow_changed;  ///< names of facts that a resume may change
     std::vector<int> stop_signals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
     std::filesystem::path work_dir;  ///< default for `save` and `log_dir`, and directory of the configuration

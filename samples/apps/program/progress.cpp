@@ -112,7 +112,7 @@ void Progress::line(const std::string& text) {
     if (quiet_) return;
     clear();
     std::puts(text.c_str());
-    if (std::fflush(stdout) == 0 || std::exchange(told_of_loss_, true)) return;
+    if (std::fflush(stdout) == 0 || std::exchange(reported_loss_, true)) return;
     lockstep::warn(std::string("cannot write to standard output: ") + std::strerror(errno) + "; training continues");
 }
 

@@ -33,7 +33,7 @@ private:
     void clear();
 
     bool quiet_, terminal_;
-    bool told_of_loss_ = false;  // whether lost lines were reported
+    bool reported_loss_ = false;  // whether lost lines were reported
     std::uint64_t epochs_;
     std::int64_t total_, done_ = 0;
     std::int64_t epoch_rows_, rows_done_ = 0;

@@ -103,7 +103,7 @@ void require_launcher(const RankFlags& flags) {
     if (flags.launcher.empty()) return;
     struct Sign {
         const char* name;
-        const char* told_by;
+        const char* evidence;
     };
     const auto sign_of = [](Launcher launcher) -> Sign {
         switch (launcher) {
@@ -118,10 +118,11 @@ void require_launcher(const RankFlags& flags) {
     };
     const Sign found = sign_of(lockstep::rank_info().launcher);
     if (flags.launcher != found.name)
-        throw UsageError("--launcher " + flags.launcher + ": " + found.told_by + "; expected --launcher " + found.name);
+        throw UsageError("--launcher " + flags.launcher + ": " + found.evidence + "; expected --launcher " +
+                         found.name);
 }
 
-bool nobody_launched(const RankFlags& flags) {
+bool has_no_launcher(const RankFlags& flags) {
     return !flags.rank && lockstep::rank_info().launcher == lockstep::Launcher::none &&
            flags.init_method.find("rank=") == std::string::npos;
 }

@@ -30,7 +30,7 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& grou
 void require_launcher(const RankFlags& flags);
 
 /// Whether neither a launcher nor flags made this process a rank.
-bool nobody_launched(const RankFlags& flags);
+bool has_no_launcher(const RankFlags& flags);
 
 /// Starts this program as `processes` ranks and waits. A line that several ranks print on standard error is printed
 /// once. Throws RanksFailed if they have printed their errors, otherwise CommunicationError.

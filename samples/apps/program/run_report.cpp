@@ -31,7 +31,7 @@ void RunReport::before_run(lockstep::Runner& run) {
     if (before > 0 && run.is_complete())
         line(fmt::format("nothing to do: {} epochs and {} steps are done; to continue, increase {}", run.state().epoch,
                          before, options_.steps ? "--steps and --epochs" : "--epochs"));
-    if (training_.has_weights_alone)
+    if (training_.has_only_weights)
         line(
             fmt::format("starts with the weights of {}; no run state found: optimizer, learning rate, epochs and data "
                         "order start from scratch",
@@ -61,35 +61,35 @@ void RunReport::show(const lockstep::Runner& run, const lockstep::StepReport& st
 
 void RunReport::at_pause(lockstep::Runner& run) {
     const auto score = run.scores().find(training_.score.name);
-    if (score != run.scores().end() && score->second.steps == run.state().steps) tell_of_part(run);
+    if (score != run.scores().end() && score->second.steps == run.state().steps) report_part(run);
 }
 
 void RunReport::after_epoch(lockstep::Runner& run) {
     reported_ = first_loss_;
-    tell(run, fmt::format("epoch {}: ", run.state().epoch));
+    report_line(run, fmt::format("epoch {}: ", run.state().epoch));
 }
 
 void RunReport::after_run(lockstep::Runner& run) {
     const lockstep::RunState& state = run.state();
-    if (told_ != state.steps) {
+    if (last_reported_step_ != state.steps) {
         if (run.stopped().value_or(0) != 0)
             figures_.score.reset();
         else if (state.batch > 0)
-            tell_of_part(run);
+            report_part(run);
         else
-            tell(run, fmt::format("after {} {}: ", state.epoch, state.epoch == 1 ? "epoch" : "epochs"));
+            report_line(run, fmt::format("after {} {}: ", state.epoch, state.epoch == 1 ? "epoch" : "epochs"));
     }
 }
 
-void RunReport::tell_of_part(lockstep::Runner& run) {
+void RunReport::report_part(lockstep::Runner& run) {
     const lockstep::RunState& state = run.state();
-    tell(run, fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, run.batches_per_epoch()));
+    report_line(run, fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, run.batches_per_epoch()));
 }
 
-void RunReport::tell(lockstep::Runner& run, std::string line) {
+void RunReport::report_line(lockstep::Runner& run, std::string line) {
     const std::span news = std::span(figures_.losses).subspan(reported_);
     reported_ = figures_.losses.size();
-    told_ = run.state().steps;
+    last_reported_step_ = run.state().steps;
     if (!news.empty())
         line += fmt::format("loss {:.4f}, ",
                             std::accumulate(news.begin(), news.end(), 0.0) / static_cast<double>(news.size()));

@@ -85,7 +85,7 @@ std::uint64_t seed_in(const std::map<std::string, std::string>& facts);
 /// Start of a run.
 struct Beginning {
     lockstep::RunState state;
-    bool has_weights_alone = false;                  ///< whether --load has weights but no run state
+    bool has_only_weights = false;                   ///< whether --load has weights but no run state
     std::vector<std::string> changed_settings = {};  ///< as override_settings
 };
 
@@ -95,7 +95,7 @@ struct Beginning {
 std::string accepted_changes(const Options& options, const Beginning& begin,
                              const std::map<std::string, std::string>& facts, std::int64_t batch_size);
 
-/// "4 rows, 1f3a...": identifies a data set by its number of rows and the digest of all their bytes.
+/// "4 rows, 1f3a...": identifies a dataset by its number of rows and the digest of all their bytes.
 template <lockstep::RowReader Data>
 std::string describe_data(const Data& data) {
     Digest digest;
@@ -132,7 +132,7 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
         return begin;
     }
     const auto saved = lockstep::load_checkpoint(model, optimizer, options.load);
-    begin.has_weights_alone = !saved;
+    begin.has_only_weights = !saved;
     if (saved) {
         state = *saved;
         // Files of earlier versions have no facts.
@@ -140,7 +140,7 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
         // Settings are those of the run unless flags override them.
         begin.changed_settings = override_settings(options, state, optimizer);
     }
-    record_settings(options, !begin.has_weights_alone, state);
+    record_settings(options, !begin.has_only_weights, state);
     if (options.group) {
         require_ranks_agree(*options.group,
                             {fmt::format("a run of {} steps in --load", state.steps),
@@ -221,7 +221,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
         runner.add(lockstep::Evaluation(training.score.name, training.evaluate, training.evaluations));
     RunReport* report = &runner.add(RunReport(name, options, model.devices(),
                                               {what, rates_of(training.optimizer), loader.rows(), training.unit,
-                                               training.score, changes, begin.has_weights_alone},
+                                               training.score, changes, begin.has_only_weights},
                                               state.steps));
     runner.add(lockstep::LogRun(report->log().events()));
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));

@@ -198,15 +198,15 @@ ls::SegmentationFolder open_for_training(const TrainFlags& flags, const program:
     if (!file) return open_images(data);
     data.channels = static_cast<int>(file->net.channels);
     if (data.ignore_value.empty()) data.ignore_value = file->ignore_value;
-    const bool goes_on = std::filesystem::exists(ls::resume_path(options.load));
-    if (goes_on && file->knows_mask_values && !data.mask_values.empty() && data.mask_values != file->mask_values)
+    const bool resumes = std::filesystem::exists(ls::resume_path(options.load));
+    if (resumes && file->knows_mask_values && !data.mask_values.empty() && data.mask_values != file->mask_values)
         throw program::UsageError(
             fmt::format("--mask-values {}: the run saved in {} has {}; expected the same, or no flag",
                         flags.masks.mask_values, options.load.string(), text_of(file->mask_values)));
     if (!data.mask_values.empty() || !file->knows_mask_values) return open_images(data);
     data.mask_values = file->mask_values;
     data.mask_palette = file->mask_palette;
-    if (goes_on) return open_images(data);
+    if (resumes) return open_images(data);
     try {
         return open_images(data);
     } catch (const ls::DataError&) {

@@ -111,7 +111,7 @@ struct RowGroup {
         return value;
     }
 #endif
-    /// Whether this thread writes what there is one of in a row.
+    /// Whether this thread writes the values that a row has once.
     LOCKSTEP_ROW_FUNCTION bool leads() const { return lane() == 0; }
 };
 
