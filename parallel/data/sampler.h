@@ -139,8 +139,8 @@ private:
 
 // Samplers of torch.utils.data, for LoaderOptions::sampler. Epoch e of a random sampler equals PyTorch's with
 // generator=torch.Generator().manual_seed(seed + e), as DistributedSampler counts epochs. This seed is independent of
-// LoaderOptions::seed, which augmentation uses. `indices` of all samplers throws InvalidArgument for more rows than this
-// machine's memory can hold.
+// LoaderOptions::seed, which augmentation uses. `indices` of all samplers throws InvalidArgument for more rows than
+// this machine's memory can hold.
 
 /// All rows in order: torch.utils.data.SequentialSampler.
 class SequentialSampler {
