@@ -85,8 +85,8 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     for (const char* count : {"0", "-1", "1025", "two", "2x"})
         refused({"--nproc-per-node", count}, "expected 1 to 1024, auto, cpu or gpu");
     refused({"--nproc-per-node", ""}, "--nproc-per-node: value is empty");
-    refused({"--nnodes", "0"}, "0 nodes");
-    refused({"--nnodes", "2000000"}, "2000000 nodes");
+    refused({"--nnodes", "0"}, "0 hosts");
+    refused({"--nnodes", "2000000"}, "2000000 hosts");
     refused({"--nnodes", "2", "--node-rank", "0"}, "master port");
     refused({"--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "2000"}, "node rank");
     refused({"--nnodes", "2", "--node-rank", "2"}, "node rank 2 of 2");
