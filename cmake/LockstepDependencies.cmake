@@ -32,9 +32,12 @@ list(JOIN images ", " images)
 message(STATUS "Lockstep: images ${images}")
 
 # The CUDA backend is built if the toolkit (12.0 or later, for C++20) and cuDNN are found; otherwise its stubs are built.
+# With sanitizers, which see nothing of what nvcc compiles, the tests use its sources as the stand-in compiles them.
 set(LOCKSTEP_HAS_CUDA OFF)
 set(LOCKSTEP_CUDA_STATUS "switched off by LOCKSTEP_CUDA")
-if(LOCKSTEP_CUDA)
+if(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_CUDA_STATUS "not with sanitizers")
+elseif(LOCKSTEP_CUDA)
   include(CheckLanguage)
   find_program(LOCKSTEP_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
   mark_as_advanced(LOCKSTEP_NVCC)

@@ -1,9 +1,8 @@
 # cmake -D PROJECT= -D PROGRAMS= -D BEFORE= -D WORK_DIR= -D LOCKSTEP_SOURCE= -D LOCKSTEP_BUILD= -D GENERATOR= -D COMPILER=
-#   -D LAUNCHER= -D READELF= -D LOADED= -D TESTS= -P ...
+#   -D LAUNCHER= -D READELF= -D LOADED= -P ...
 # Installs LOCKSTEP_BUILD into WORK_DIR, then configures and builds PROJECT, which uses the installation or LOCKSTEP_SOURCE, and
 # runs the command BEFORE, if any, and its PROGRAMS in the build folder. Those that use a part of Lockstep must not load
 # the libraries of other parts; main loads LOADED.
-# If TESTS is a label, Lockstep's tests with that label also run in this build.
 cmake_minimum_required(VERSION 3.25)
 set(add_unneeded mpi nccl gloo jpeg png gif sodium z)
 set(group_unneeded jpeg png gif z)
@@ -16,26 +15,15 @@ function(run)
   endif()
 endfunction()
 
-# With tests, warnings are errors, as in a build of Lockstep, because no other build compiles the CUDA stubs.
-set(with_tests OFF)
-set(test_targets)
-if(TESTS)
-  set(with_tests ON)
-  set(test_targets tests-${TESTS} lockstep-run)
-endif()
 file(REMOVE_RECURSE ${WORK_DIR}/prefix ${WORK_DIR}/build)
 run(${CMAKE_COMMAND} --install ${LOCKSTEP_BUILD} --prefix ${WORK_DIR}/prefix)
 set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")  # a list, which an argument would split
 # Unoptimised, in groups and without CUDA: the test is that a project finds, compiles and links Lockstep.
 run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK_DIR}/build -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Debug
   -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_UNITY_BUILD=ON
-  -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D LOCKSTEP_TESTS=${with_tests}
-  -D LOCKSTEP_STRICT=${with_tests} -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
+  -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
   --no-warn-unused-cli)
-run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target ${PROGRAMS} ${test_targets})
-if(TESTS)
-  run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK_DIR}/build/lockstep -L ${TESTS} -j 4 --no-tests=error --output-on-failure)
-endif()
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target ${PROGRAMS})
 if(BEFORE)
   run(${CMAKE_COMMAND} -E chdir ${WORK_DIR}/build ${BEFORE})
 endif()

@@ -1,6 +1,6 @@
-# lockstep_standin: Lockstep with its CUDA backend on the stand-in, for tests. Everything outside of the cuda folders is
-# the very object that the libraries are made of; the CUDA sources are compiled by the C++ compiler, which makes loops of our
-# kernels (runtime/cuda/launch.h). Needs the toolkit's headers, not nvcc.
+# lockstep_standin: Lockstep with its CUDA backend on the stand-in, for tests. Everything outside of the folders cuda and
+# nccl is the very object that the libraries are made of; the CUDA sources are compiled by the C++ compiler, which makes loops
+# of our kernels (runtime/cuda/launch.h). Needs the toolkit's headers, not nvcc.
 get_property(cuda_sources GLOBAL PROPERTY LOCKSTEP_CUDA_SOURCES)
 foreach(source ${cuda_sources})
   if(source MATCHES "\\.cu$")
@@ -9,8 +9,15 @@ foreach(source ${cuda_sources})
 endforeach()
 
 add_library(lockstep_standin STATIC launch_twin.cpp ${cuda_sources})
+set(compiled_here cuda)
+if(LOCKSTEP_STANDIN_NCCL)
+  get_property(nccl_sources GLOBAL PROPERTY LOCKSTEP_NCCL_SOURCES)
+  target_sources(lockstep_standin PRIVATE ${nccl_sources})
+  set(compiled_here "(cuda|nccl)")
+endif()
 foreach(library ${LOCKSTEP_LIBRARIES})
-  target_sources(lockstep_standin PRIVATE $<FILTER:$<TARGET_OBJECTS:${library}>,EXCLUDE,/${library}.dir/.*/cuda/[^/]*$>)
+  target_sources(lockstep_standin PRIVATE
+    $<FILTER:$<TARGET_OBJECTS:${library}>,EXCLUDE,/${library}.dir/.*/${compiled_here}/[^/]*$>)
 endforeach()
 target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_standin
