@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <new>
+#include <vector>
 
 #include "lockstep/parallel/comm/report_failure.h"
-#include "lockstep/parallel/engine/copy_out.h"
 #include "lockstep/parallel/engine/step_arrivals.h"
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/parallel/internal/make_engine.h"
@@ -16,6 +17,7 @@
 #include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/internal/threads.h"
 #include "lockstep/runtime/moved_from.h"
+#include "lockstep/runtime/state_copies.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/runtime/warning.h"
 
@@ -246,9 +248,37 @@ std::vector<LoggedStep> Engine::step_log() {
     return steps;
 }
 
+namespace {
+
+/// A device changes persistent state only on its commit stream, so these copies run between two steps.
+void enqueue_copies(const std::vector<StateCopy>& copies) {
+    for (const StateCopy& copy : copies)
+        if (copy.bytes > 0)
+            Stream::of(copy.device, StreamRole::commit)
+                .copy(copy.to, Device::host(), copy.from, copy.device, copy.bytes);
+}
+
+}  // namespace
+
 void Engine::copy_out(StateCopies& copies) {
     const OneThreadAtATime::Use use(one_thread(), "copy_out");
-    lockstep::copy_out(impl_->parts(), copies);
+    EngineParts& parts = impl_->parts();
+    const Topology& topology = parts.topology;
+    Stream& root = topology.commit(first_device);
+    // Members are written, and new state is zeroed, on the streams of eager tensors.
+    for (const DeviceIndex d : topology.devices.indices()) topology.commit(d).wait(Stream::of(topology.devices[d]));
+    enqueue_copies(copies.members);
+    // Later writes of a member must not overtake the copies.
+    Stream::of(topology.devices[0]).wait(root);
+    enqueue_copies(copies.others);
+    for (const DeviceIndex d : topology.devices.others()) root.wait(topology.commit(d));
+    auto* const outcome = new (copies.outcome->data()) StateCopies::Outcome;
+    root.copy(&outcome->status, Device::host(), parts.memory.control(first_device).agreed(), topology.devices[0],
+              sizeof outcome->status);
+    root.callback([outcome, kept = copies.outcome, &ranks = parts.ranks, &health = *parts.memory.health()] {
+        outcome->kernels_failed = ranks.refuses(health);
+    });
+    root.record(copies.done);
 }
 
 std::uint64_t Engine::steps_done() {

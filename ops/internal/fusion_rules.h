@@ -1,4 +1,4 @@
-// Rules for fusing an operation with one before it. The caller (parallel/program/fusion.h) finds neighbouring
+// Rules for fusing an operation with one before it. The caller (parallel/program/passes.h) finds neighbouring
 // records; only the rules here depend on their operations.
 #pragma once
 

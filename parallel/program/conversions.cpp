@@ -1,4 +1,4 @@
-#include "lockstep/parallel/program/conversions.h"
+#include "lockstep/parallel/program/passes.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/program/joining.h"
+#include "lockstep/parallel/program/passes.h"
 
 #include <algorithm>
 #include <optional>

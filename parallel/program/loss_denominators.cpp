@@ -1,4 +1,4 @@
-#include "lockstep/parallel/program/loss_denominators.h"
+#include "lockstep/parallel/program/passes.h"
 
 #include <algorithm>
 #include <set>
