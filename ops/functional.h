@@ -193,6 +193,10 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0);
 std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int chunks, int dim = 0);
+/// A tensor with the shape, dtype and device of x, and one value. It does not depend on x.
+Tensor zeros_like(const Tensor& x);
+Tensor ones_like(const Tensor& x);
+Tensor full_like(const Tensor& x, double value);
 /// x with the elements along `dims` in reverse order. Any dtype.
 Tensor flip(const Tensor& x, const Dims& dims);
 /// x with the elements along `dim` moved by `shift`; those that leave at one end enter at the other. Any dtype.

@@ -1,4 +1,4 @@
-// Functions that cut, repeat and rearrange tensors, made of views and selections.
+// Functions that make, cut, repeat and rearrange tensors, made of views and selections.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -105,6 +105,15 @@ std::vector<Tensor> chunk(const Tensor& given, int chunks, int dim) {
     if (total == 0) return cut("chunk", call[0], std::vector<std::int64_t>(static_cast<std::size_t>(chunks), 0), along);
     return cut("chunk", call[0], equal_sizes(total, (total + chunks - 1) / chunks), along);
 }
+
+Tensor full_like(const Tensor& given, double value) {
+    const CheckedArgs call("full_like", {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    return Tensor::full(x.shape(), value, x.dtype(), x.device()).tag_batch(x.is_batch());
+}
+
+Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
+Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
 
 Tensor flip(const Tensor& given, const Dims& dims) {
     const CheckedArgs call("flip", {arg::any("the tensor", given)});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <ostream>
@@ -80,14 +81,15 @@ Tensor tensor_over(std::shared_ptr<Buffer> buffer, const TensorMeta& meta) {
 
 namespace {
 
+constexpr std::int64_t most_elements = std::int64_t{1} << 60;  // their bytes still fit 64 bits
+
 void check_shape(const Shape& shape) {
-    constexpr std::int64_t most = std::int64_t{1} << 60;  // number of elements whose bytes still fit 64 bits
     std::int64_t count = 1;
     for (const std::int64_t size : shape) {
         if (size < 0)
             throw InvalidArgument(
                 fmt::format("a tensor of shape {} has a negative size; expected sizes of 0 or more", shape.str()));
-        if (size > 0 && count > most / size)
+        if (size > 0 && count > most_elements / size)
             throw InvalidArgument(
                 fmt::format("a tensor of shape {} has too many elements; expected at most 2^60", shape.str()));
         count *= std::max<std::int64_t>(size, 1);
@@ -111,6 +113,7 @@ Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device
 }
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) { return full(shape, 0, dtype, device); }
+Tensor Tensor::ones(const Shape& shape, DType dtype, Device device) { return full(shape, 1, dtype, device); }
 Tensor Tensor::scalar(double value, DType dtype, Device device) { return full({}, value, dtype, device); }
 
 Tensor Tensor::from_bytes(const void* values, std::size_t count, DType dtype, const Shape& shape, Device device) {
@@ -144,6 +147,40 @@ Tensor Tensor::arange(std::int64_t count, DType dtype) {
     std::vector<std::int64_t> values(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
     return from(values, Shape{count}).to(dtype);
+}
+
+Tensor Tensor::arange(double start, double end, double step, DType dtype, Device device) {
+    const double count = std::ceil((end - start) / step);
+    if (!std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step) || step == 0 || (end - start) * step < 0)
+        throw InvalidArgument(fmt::format(
+            "arange: numbers from {} to {} by {}; expected finite numbers and a step towards the end, not 0", start,
+            end, step));
+    if (count > static_cast<double>(most_elements))
+        throw InvalidArgument(fmt::format("arange: {} numbers; expected at most 2^60", count));
+    std::vector<double> values(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + static_cast<double>(i) * step;
+    return from(values, Shape{static_cast<std::int64_t>(values.size())}).to(dtype).to(device);
+}
+
+Tensor Tensor::linspace(double start, double end, std::int64_t count, DType dtype, Device device) {
+    check_shape({count});
+    std::vector<double> values(static_cast<std::size_t>(count));
+    const double step = count > 1 ? (end - start) / static_cast<double>(count - 1) : 0;
+    // From the nearer end, so that the last number is `end`.
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::size_t left = values.size() - 1 - i;
+        values[i] =
+            i < left || count == 1 ? start + static_cast<double>(i) * step : end - static_cast<double>(left) * step;
+    }
+    return from(values, Shape{count}).to(dtype).to(device);
+}
+
+Tensor Tensor::eye(std::int64_t rows, std::int64_t columns, DType dtype, Device device) {
+    if (columns == -1) columns = rows;
+    check_shape({rows, columns});
+    std::vector<float> values(static_cast<std::size_t>(rows * columns));
+    for (std::int64_t i = 0; i < std::min(rows, columns); ++i) values[static_cast<std::size_t>(i * columns + i)] = 1;
+    return from(values, Shape{rows, columns}).to(dtype).to(device);
 }
 
 // ---- properties -------------------------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ public:
 
     static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
     static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
+    static Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = {});
     static Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = {});
     /// Copies `values` (row-major). Throws InvalidArgument if their number is not that of the shape.
     template <class T>
@@ -129,7 +130,15 @@ public:
     /// Uniform in [0, 1) and standard normal numbers on the host, from `manual_seed`'s generator.
     static Tensor rand(const Shape& shape);
     static Tensor randn(const Shape& shape);
+    /// 0, 1, ..., count - 1.
     static Tensor arange(std::int64_t count, DType dtype = DType::f32);
+    /// start, start + step, ... before `end`, computed in double. Throws InvalidArgument if `step` is 0 or has the
+    /// wrong sign, and for values that are not finite. torch.arange, but f32 by default for whole numbers too.
+    static Tensor arange(double start, double end, double step = 1, DType dtype = DType::f32, Device device = {});
+    /// `count` evenly spaced numbers from `start` to `end` inclusive, computed in double. torch.linspace.
+    static Tensor linspace(double start, double end, std::int64_t count, DType dtype = DType::f32, Device device = {});
+    /// A matrix of `rows` x `columns` (-1: as many as rows) with 1 on the diagonal, 0 elsewhere. torch.eye.
+    static Tensor eye(std::int64_t rows, std::int64_t columns = -1, DType dtype = DType::f32, Device device = {});
 
     bool defined() const { return impl_ != nullptr; }
     const Shape& shape() const;
@@ -163,8 +172,8 @@ public:
     Tensor reshape(const Shape& shape) const;
     Tensor flatten(int start_dim = 0, int end_dim = -1) const;
     Tensor transpose(int dim0, int dim1) const;
-    /// Elements [start, end) of `dim`, every `step`th; 0 <= start <= end <= size (torch also allows negative and
-    /// out-of-range values).
+    /// Elements [start, end) of `dim`, every `step`th (1 or more). As in Python, negative numbers count from the end,
+    /// numbers out of range are clamped, and the slice is empty if `end` is not after `start`.
     Tensor slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
     /// Row `index` of `dim`, without that dimension; -1 is the last one.
     Tensor select(int dim, std::int64_t index) const;

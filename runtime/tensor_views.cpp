@@ -1,6 +1,8 @@
 // Views: tensors that share storage.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/api_scope.h"
@@ -139,11 +141,14 @@ Tensor Tensor::transpose(int dim0, int dim1) const {
 
 Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step) const {
     const int d = wrap_dim(dim, dims(), "slice");
-    if (start < 0 || end < start || end > size(d) || step < 1)
-        throw InvalidArgument(
-            fmt::format("slice of dimension {} of {}: [{}, {}) by {} is out of range; expected 0 <= start <= end <= "
-                        "size and a positive step",
-                        dim, shape().str(), start, end, step));
+    if (step < 1)
+        throw InvalidArgument(fmt::format("slice of dimension {} of {}: invalid step ({}); expected a positive number",
+                                          dim, shape().str(), step));
+    const auto within = [length = size(d)](std::int64_t index) {
+        return std::clamp<std::int64_t>(index < 0 ? index + length : index, 0, length);
+    };
+    start = within(start);
+    end = std::max(start, within(end));
     make_strided(*this);
     Shape sizes = shape();
     Shape steps = impl_->meta.strides;

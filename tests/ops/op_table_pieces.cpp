@@ -105,6 +105,21 @@ void add_pieces(Table& table) {
         },
         [](const Tensor& x) { return chunk(x, 3, 1)[1]; });
     add(
+        "a + torch.zeros_like(a)", {4, 9}, {4, 9}, [](const Sizes& i) { return i; },
+        [](const Tensor& x) { return x + zeros_like(x); });
+    add(
+        "a[:, -5:-1]", {4, 8}, {4, 4},
+        [](const Sizes& i) {
+            return Sizes{i[0], i[1] + 3};
+        },
+        [](const Tensor& x) { return x.slice(1, -5, -1); });
+    add(
+        "a[:, -100:100:3]", {4, 8}, {4, 3},
+        [](const Sizes& i) {
+            return Sizes{i[0], i[1] * 3};
+        },
+        [](const Tensor& x) { return x.slice(1, -100, 100, 3); });
+    add(
         "torch.flip(a, [1])", {4, 9}, {4, 9},
         [](const Sizes& i) {
             return Sizes{i[0], 8 - i[1]};

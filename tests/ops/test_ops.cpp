@@ -466,6 +466,10 @@ TEST_CASE("arguments of functions with indices") {
 TEST_CASE("arguments of functions that cut and repeat") {
     const Tensor x = Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}, {3, 2});
     using Numbers = std::vector<std::int64_t>;
+    CHECK(ones_like(x).dtype() == DType::i64);
+    CHECK(ones_like(x).to_vector<std::int64_t>() == Numbers{1, 1, 1, 1, 1, 1});
+    CHECK(full_like(x.slice(0, 0, 1), -3).to_vector<std::int64_t>() == Numbers{-3, -3});
+    CHECK(zeros_like(x.tag_batch()).is_batch());
     CHECK(split(x, 2).size() == 2);
     CHECK(split(x, 2)[1].to_vector<std::int64_t>() == Numbers{5, 6});
     CHECK(split(x.slice(0, 0, 0), 2).size() == 1);

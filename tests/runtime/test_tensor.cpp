@@ -72,6 +72,19 @@ TEST_CASE("factories") {
     }
     CHECK(Tensor::arange(4, DType::i32).to_vector<std::int32_t>() == std::vector<std::int32_t>{0, 1, 2, 3});
     CHECK(Tensor::arange(0).numel() == 0);
+    CHECK(Tensor::ones({2}, DType::i64).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 1});
+    using Floats = std::vector<float>;
+    CHECK(Tensor::arange(1, 2.5, 0.5).to_vector<float>() == Floats{1, 1.5F, 2});
+    CHECK(Tensor::arange(3, 0, -2).to_vector<float>() == Floats{3, 1});
+    CHECK(Tensor::arange(2, 2).numel() == 0);
+    CHECK(Tensor::arange(0, 6, 2, DType::i64).to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 2, 4});
+    CHECK(Tensor::linspace(-1, 1, 5).to_vector<float>() == Floats{-1, -0.5F, 0, 0.5F, 1});
+    CHECK(Tensor::linspace(0, 1, 1).to_vector<float>() == Floats{0});
+    CHECK(Tensor::linspace(0, 1, 0).numel() == 0);
+    CHECK(Tensor::linspace(0.1, 0.7, 50, DType::f64).to_vector<double>().back() == 0.7);
+    CHECK(Tensor::eye(2).to_vector<float>() == Floats{1, 0, 0, 1});
+    CHECK(Tensor::eye(2, 3, DType::bf16).to(DType::f32).to_vector<float>() == Floats{1, 0, 0, 0, 1, 0});
+    CHECK(Tensor::eye(0).shape() == Shape{0, 0});
     const Tensor plain = Tensor::from(counted(24), {2, 3, 4});
     CHECK(plain.strides() == Shape{12, 4, 1});
     CHECK(plain.size(-1) == 4);
@@ -84,6 +97,13 @@ TEST_CASE("invalid arguments of factories") {
     CHECK(contains(refusal([] { Tensor::zeros({2, -1}); }), "(2, -1)"));
     CHECK(contains(refusal([] { Tensor::rand({-1}); }), "negative"));
     CHECK(contains(refusal([] { Tensor::arange(-1); }), "negative"));
+    const double inf = std::numeric_limits<double>::infinity();
+    CHECK(contains(refusal([] { Tensor::arange(0, 1, -0.5); }), "arange"));
+    CHECK(contains(refusal([] { Tensor::arange(0, 1, 0); }), "arange"));
+    CHECK(contains(refusal([&] { Tensor::arange(0, inf); }), "arange"));
+    CHECK(contains(refusal([&] { Tensor::arange(0, 1e300); }), "2^60"));
+    CHECK(contains(refusal([] { Tensor::linspace(0, 1, -1); }), "negative"));
+    CHECK(contains(refusal([] { Tensor::eye(2, -3); }), "negative"));
     CHECK(contains(refusal([] { Tensor::zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}); }), "8 dimensions"));
     CHECK(contains(refusal([] { Tensor::from(counted(5), {2, 3}); }), "6 values, but there are 5"));
     CHECK(contains(refusal([] { Tensor::zeros({2}, DType::f32, Device::cpu(77)); }), "cpu:77"));
