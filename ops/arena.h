@@ -93,8 +93,9 @@ public:
     const Tensor& tensor(const ArenaSegment& segment) const { return segment.tensor; }
     /// Identities of the model's members, in member order.
     const std::vector<const void*>& members() const { return members_; }
-    /// Throws InvalidArgument, in the name of `function`, if the members of the model are no longer those of the store:
-    /// a layer was replaced, moved, added or removed. Every public call that uses the store makes this check.
+    /// Throws InvalidArgument, in the name of `function`, if the members of the model are no longer those of the store.
+    /// This happens if a layer was replaced, moved, added or removed. Every public call that uses the store makes this
+    /// check.
     void require_members(const char* function) const;
     /// Adopts the model's present members, with their values, if they replace destroyed members at the same positions:
     /// a vector that was assigned by move has other elements. Returns false, with nothing changed, if the structure

@@ -35,9 +35,9 @@ struct ClipGradValue {
 using GradientClip = std::variant<ClipGradNorm, ClipGradValue>;
 
 /// Clips the gradients of those `parameters` that have one, in place, on one device or several. Returns the norm before
-/// clipping, a scalar of f64 on the device of the first gradient, without waiting for it; 0 on the host if there are no
-/// gradients. Throws InvalidArgument for a non-finite norm if that is an error (which waits for the norm); the
-/// gradients are then unchanged.
+/// clipping, a scalar of f64 on the device of the first gradient, without waiting for it. Returns 0 on the host if
+/// there are no gradients. Throws InvalidArgument for a non-finite norm if that is an error (which waits for the norm);
+/// the gradients are then unchanged.
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip);
 void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue& clip);
 

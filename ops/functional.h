@@ -99,8 +99,8 @@ Tensor isfinite(const Tensor& x);
 // ---- comparison and choice --------------------------------------------------------------------------------------
 
 /// Comparisons of all dtypes, as bool: equal, unequal, less than, less or equal, greater than, greater or equal. Inputs
-/// are broadcast. NaN is unequal to everything. A number with a tensor of integers is compared in the tensor's dtype,
-/// in i64 if that does not have it, or in f32 if the number is not an integer. Not differentiable.
+/// are broadcast. NaN is unequal to everything. With a tensor of integers, a number is compared in the tensor's dtype,
+/// or in i64 if that does not have it. If the number is not an integer, both are compared in f32. Not differentiable.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -188,8 +188,9 @@ Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepd
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
 /// Tensors of equal shapes along a new dimension `dim`.
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
-/// Views of x along `dim`: parts of `size`, the last one with the rest; parts of the given sizes, which add up to that
-/// of x; or at most `chunks` parts of equal sizes, the last one with the rest. Any dtype.
+/// Views of x along `dim`, of any dtype. `size`: parts of that size, the last one with the rest. `sizes`: parts of
+/// these sizes, which add up to the size of x. `chunks`: at most this number of parts of equal sizes, the last one with
+/// the rest.
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0);
 std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int chunks, int dim = 0);
@@ -236,10 +237,10 @@ struct Pair {
 
 /// Cross-correlation of x (N, C, H, W) with weight (K, C, kh, kw), zero padding, plus bias (K) or undefined.
 /// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...). In f32 on CPU devices, most 3x3 convolutions with stride 1 use
-/// Winograd's algorithm, which has larger rounding errors than a sum of products and spreads NaN over tiles
+/// Winograd's algorithm. It has larger rounding errors than a sum of products and spreads NaN over tiles
 /// (docs/accuracy.md). `LOCKSTEP_CONV=direct` and `EngineOptions::convolution` disable it.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
-/// Transposed convolution, the gradient of conv2d: every element of x (N, C, H, W) adds its product with weight (C, K,
+/// Transposed convolution, the gradient of conv2d. Every element of x (N, C, H, W) adds its product with weight (C, K,
 /// kh, kw) to y, plus bias (K) or undefined. Out: (N, K, (H - 1) stride - 2 padding + kh + output_padding, ...);
 /// output_padding, less than the stride, selects among the sizes that conv2d maps to H. Algorithms are those of conv2d.
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1,
@@ -283,10 +284,10 @@ struct BatchNormOptions {
     BatchNormStatistics statistics = BatchNormStatistics::all_shards;
 };
 /// Normalises x (N, C, H, W) per channel, times weight (C), plus bias (C) (undefined: 1 and 0). In training, or without
-/// running statistics, with the mean and biased variance of x; the running statistics (C), if defined, move by
-/// `momentum` towards the mean and the unbiased variance when the step commits. Otherwise with the running statistics.
-/// Throws InvalidArgument when training with one value per channel, before anything has changed; with synchronized
-/// statistics, the whole batch counts.
+/// running statistics, it uses the mean and biased variance of x. The running statistics (C), if defined, then move by
+/// `momentum` towards the mean and the unbiased variance when the step commits. Otherwise it uses the running
+/// statistics. Throws InvalidArgument when training with one value per channel, before anything has changed; with
+/// synchronized statistics, the whole batch counts.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
                   const Tensor& bias = {}, const BatchNormOptions& options = {});
 

@@ -42,7 +42,7 @@ struct GradScalerOptions {
     void check() const;
 };
 
-/// Bound to the model that it is first used with in a step. Each device then stores the scale and applies the rule: all
+/// Bound to the model that it is first used with in a step. Each device then stores the scale and applies the rule. All
 /// devices and ranks see the same gradients and make the same decision, and the host does not wait. In the manual form
 /// `step` waits to find out whether the gradients are finite, as in PyTorch. The two forms may be mixed. The scalers of
 /// all ranks must have the same options.

@@ -267,9 +267,9 @@ private:
     std::vector<const bool*> flags_;
     const ListedModules* outer_ = nullptr;
 };
-/// Throws InvalidArgument if a layer that is called by the forward of a wrapped model, and that the model does not
-/// list, is in training mode while all listed modules are in evaluation mode: eval() has not reached it. `training`:
-/// the flag in the layer.
+/// Checks a layer that is called by the forward of a wrapped model and that the model does not list. Throws
+/// InvalidArgument if it is in training mode while all listed modules are in evaluation mode: eval() has not reached
+/// it. `training`: the flag in the layer.
 void require_listed(const char* layer, const bool& training);
 
 /// Implementation of `to` for the tensors of a module.

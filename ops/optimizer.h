@@ -29,7 +29,7 @@
 
 namespace lockstep {
 
-/// State of an optimizer on one device, in addition to the replica that it updates there; for a plain model on several
+/// State of an optimizer on one device, in addition to the replica that it updates there. For a plain model on several
 /// devices, each part is on the device of its arena.
 struct OptimizerState {
     std::vector<std::shared_ptr<Buffer>> rows;  ///< one per arena: ParameterRow and options of every parameter
@@ -161,8 +161,8 @@ OptimizedParameters parameters_to_optimize(Model& model) {
 template <class Options>
 class OptimizerWith : public Optimizer {
 public:
-    /// Moves the parameters whose name is in `names`, or begins with one of them followed by a dot, to a new group, so
-    /// that every parameter is in one group. In an optimizer of a part, names are relative to the part or to the model.
+    /// Moves the parameters whose name is in `names`, or begins with one of them followed by a dot, to a new group.
+    /// Every parameter remains in one group. In an optimizer of a part, names are relative to the part or to the model.
     /// Returns the number of the group. Throws InvalidArgument for names without a match.
     int add_group(const std::vector<std::string>& names, const Options& options) {
         return Optimizer::add_group(names, &options);

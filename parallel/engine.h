@@ -71,8 +71,8 @@ public:
     /// Wraps the tensors of a model. `job`: the processes that train the model together, each on one device; null: this
     /// process only. All processes construct their engine and make all calls in the same order; each holds the shards
     /// of its rank (`run_of`). The parameters, buffers and seed of rank 0 are broadcast. Throws InvalidArgument for
-    /// tensors on more than one device or already wrapped, and on all ranks if the model or the options differ between
-    /// them, naming rank and parameter. Throws CommunicationError.
+    /// tensors on more than one device or already wrapped. All ranks throw it, naming rank and parameter, if the model
+    /// or the options differ between them. Throws CommunicationError.
     Engine(const std::vector<NamedTensor>& tensors, Devices devices, const EngineOptions& options,
            std::shared_ptr<Communicator> job = nullptr);
     /// Waits for all devices; never throws. A debug build first compares all replicas.

@@ -48,8 +48,8 @@ class EventLog {
 public:
     /// A log that writes nothing.
     EventLog();
-    /// Creates the directory. Throws InvalidArgument if a file cannot be created in it, or if directory or file is a
-    /// symbolic link of another user in a directory shared by all users (/tmp).
+    /// Creates the directory. Throws InvalidArgument if a file cannot be created in it. Also throws it if directory or
+    /// file is a symbolic link of another user in a directory shared by all users (/tmp).
     explicit EventLog(const std::filesystem::path& directory, const EventLogOptions& options = {});
     /// Writes pending entries.
     ~EventLog();

@@ -137,8 +137,8 @@ public:
         bool has_batch_ = false;
     };
 
-    /// Throws InvalidArgument if `first_batch` (the batch to resume at) is not in 0..batches(), and if the sampler
-    /// returns invalid rows, or another number of rows or batches than it declared.
+    /// Throws InvalidArgument if `first_batch` (the batch to resume at) is not in 0..batches(). Also throws it if the
+    /// sampler returns invalid rows, or another number of rows or batches than it declared.
     Epoch epoch(std::uint64_t epoch, std::int64_t first_batch = 0) { return Epoch(core(), epoch, first_batch); }
 
     /// Batches of an epoch, and rows in them.

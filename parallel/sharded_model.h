@@ -112,8 +112,9 @@ public:
     /// has changed, they throw InvalidArgument naming the operation and both values; with several processes this ends
     /// the job. With a loss that owns memory (a captured vector), every step calls `forward`, and a changed result gets
     /// another program. Throws InvalidArgument for a tensor that requires a gradient and is not a parameter of the
-    /// model (for example in a layer that LOCKSTEP_MEMBERS does not list), for a layer that updates running statistics
-    /// or draws a dropout mask although the model does not list it, and if no parameter gets a gradient.
+    /// model, for example in a layer that LOCKSTEP_MEMBERS does not list. Also throws it for a layer that updates
+    /// running statistics or draws a dropout mask although the model does not list it. A step in which no parameter
+    /// gets a gradient throws it as well.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
@@ -144,7 +145,7 @@ public:
     }
 
     /// Forward on all devices. Returns the outputs gathered along dimension 0 on the output device, in the containers
-    /// and structs that forward returns (scalars become a vector with one element per shard). Differentiable:
+    /// and structs that forward returns. Scalars become a vector with one element per shard. Differentiable:
     /// `backward()` on a loss of the outputs adds the gradients to the parameters' `grad()`, once for each forward.
     /// Inside NoGrad no state is retained. `backward()` throws InvalidArgument, naming the tensor, if weights that it
     /// reads were written after the forward (by an optimizer step, a load or copy_). `forward` of the model is called

@@ -214,7 +214,7 @@ private:
 };
 
 /// Describes a loss by its bytes. Returns whether these identify its value while a copy of it lives. They do not if the
-/// loss owns memory (a captured vector, a large std::function): then copies have different bytes, and another loss may
+/// loss owns memory (a captured vector, a large std::function). Copies then have different bytes, and another loss may
 /// get the same memory later.
 template <class T>
 bool describe_loss(const T& loss, Signature& signature) {

@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-/// Scope in which functions choose their compute dtype, as in torch.autocast: convolutions and matrix products use f16
-/// or bf16; losses, softmax, exp, log, layer_norm and sums use f32; functions of several tensors use the widest dtype
-/// of their inputs; all others use the dtype of their input (docs/mixed-precision.md has the lists). Parameters,
+/// Scope in which functions choose their compute dtype, as in torch.autocast. Convolutions and matrix products use f16
+/// or bf16. Losses, softmax, exp, log, layer_norm and sums use f32. Functions of several tensors use the widest dtype
+/// of their inputs. All others use the dtype of their input (docs/mixed-precision.md has the lists). Parameters,
 /// gradients and optimizers stay in f32, and f64 tensors are not converted. Backward computes in the dtypes of forward,
 /// inside or outside the scope. A leaf that requires a gradient is converted once per scope, and again after a write to
 /// it.

@@ -50,8 +50,8 @@ BatchCut cut_batch(std::int64_t rows, int shards);
 BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, RankIndex rank);
 /// Non-empty microbatches of a batch: every shard is split into pieces of ceil(chunk / accumulation_steps) rows, as
 /// torch.chunk splits a full shard; the last piece may be shorter. The last shard is split into pieces of the same
-/// size, so it never has more of them than the others, and absent shards remain the last ones. Throws InvalidArgument
-/// for fewer than one microbatch.
+/// size, so it never has more of them than the others. Absent shards remain the last ones. Throws InvalidArgument for
+/// fewer than one microbatch.
 std::vector<BatchCut> cut_microbatches(const BatchCut& batch, int accumulation_steps);
 
 /// The run of shards of participant `index` of `count`: contiguous, lengths differ by at most one, longer ones first.
@@ -68,8 +68,8 @@ struct Lane {
     ShardRange shards;
 };
 
-/// Lanes for the shards `held` on `devices` devices: one per device, or one per core (at most one per shard) if each
-/// shard is computed by one thread.
+/// Lanes for the shards `held` on `devices`: one per device, or one per core (at most one per shard) if each shard is
+/// computed by one thread.
 std::vector<Lane> place_shards(const Devices& devices, ShardRange held, int threads_per_shard);
 
 }  // namespace lockstep

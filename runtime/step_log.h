@@ -39,8 +39,9 @@ struct Arrival {
 struct LoggedStep {
     std::uint64_t number = 0;     ///< number of the step since the log was enabled, from 0
     std::vector<StepSpan> spans;  ///< in the order in which the host enqueued them
-    /// One for each collective among the spans, in their order. Empty if this process trains by itself, if the
-    /// processes are on several hosts, which have no common clock, and if their logs differ (some ranks have failed).
+    /// One for each collective among the spans, in their order. Empty if this process trains by itself, or if the
+    /// processes are on several hosts, which have no common clock. Also empty if their logs differ (some ranks have
+    /// failed).
     std::vector<Arrival> arrivals;
     /// The rank for which all others together have waited longest, and how long they waited; -1 if unknown.
     int slowest_rank = -1;

@@ -132,7 +132,7 @@ private:
     friend class StreamTable;
 };
 
-/// Blocks the host until every stream of every device is empty; throws the first failure found, or an error that eager
+/// Blocks the host until every stream of every device is empty. Throws the first failure found, or an error that eager
 /// calls have found in their data and that has not been thrown yet (see Tensor).
 void synchronize_all();
 

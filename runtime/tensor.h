@@ -97,8 +97,8 @@ struct TensorImpl {
 
 /// A handle: copying shares the tensor. Operations enqueue on the device's compute stream and return at once. Errors
 /// that only the device can find in the data (a target out of range) are thrown once, as InvalidArgument that names the
-/// call: by the first read of a dependent value (item, to_vector, str, data, a copy to the host, save), or by
-/// synchronize_all(). Tensors that share memory belong to one thread at a time.
+/// call. The first read of a dependent value (item, to_vector, str, data, a copy to the host, save) or
+/// synchronize_all() throws them. Tensors that share memory belong to one thread at a time.
 class Tensor {
 public:
     /// An undefined tensor: "no gradient", "no bias".

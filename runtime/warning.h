@@ -11,7 +11,7 @@ using WarningHandler = std::function<void(const std::string& text)>;
 /// library call it concurrently, so it must be thread-safe.
 WarningHandler set_warning_handler(WarningHandler handler);
 void warn(const std::string& text);
-/// `warn` for threads of the library, in which no caller can catch an exception: an exception from the handler is
+/// `warn` for threads of the library, in which no caller can catch an exception. An exception from the handler is
 /// dropped, and the text is written to stderr.
 void warn_in_thread(const std::string& text) noexcept;
 

@@ -22,7 +22,7 @@ enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };
 /// The rank that failed first in an attempt; failures of other ranks that resulted from it are not reported. Ranks that
 /// use process groups record the time of their failure, and whether they had only waited for other ranks. Among other
 /// programs, the first one that ended is reported. If all failed ranks had only waited, the reported rank is the one
-/// that was still running without a record when `grace` expired: it was stopped, or hangs.
+/// that was still running without a record when `grace` expired. It was stopped, or hangs.
 struct RankFailure {
     int rank = 0;
     pid_t process = 0;
@@ -51,8 +51,8 @@ struct LaunchOptions {
     std::string master_addr = {};  ///< address of the host of rank 0; default with one host: 127.0.0.1
     int master_port = 0;           ///< 0: a free port, different for each attempt; with one host only
     int max_restarts = 0;          ///< number of attempts after the first; with one host only
-    /// Limits each process to as many cores as its share of this process's cores, and binds it to the NUMA nodes of
-    /// that share, close to its memory. If false, each process uses all cores.
+    /// Limits each process to as many cores as its share of this process's cores. Binds it to the NUMA nodes of that
+    /// share, close to its memory. If false, each process uses all cores.
     bool bind_cores = true;
     /// Prefixes lines of both streams with "[rank]:".
     bool prefix = false;

@@ -31,9 +31,9 @@ namespace lockstep {
 ///
 /// During the call this process's handlers of SIGCHLD and of `options.forwarded_signals` are replaced; ignored signals
 /// remain ignored. Only one launch may run at a time. The ranks die with the calling thread, however it ends. Processes
-/// that they have started die with this process, even if it is killed by SIGKILL: a watcher process ensures that. Two
-/// kinds of processes survive: those that have left the process group of their rank (setsid, job control of a shell);
-/// and those that the ranks have started, if the watcher is also killed by SIGKILL.
+/// that they have started die with this process, even if it is killed by SIGKILL: a watcher process ensures that.
+/// Processes that have left the process group of their rank (setsid, job control of a shell) survive. If the watcher is
+/// also killed by SIGKILL, those that the ranks have started survive as well.
 ///
 /// Throws InvalidArgument, before anything is started, for a program that cannot be executed and for invalid or
 /// contradictory options. Throws Error if the system cannot create processes or files.

@@ -59,7 +59,7 @@ void require_usable(std::string_view backend);
 /// compares them and names the ranks that differ). Collectives run one after another in the order of the calls;
 /// messages may overtake them. Tensors may be on the host, on virtual CPU devices or on GPUs. On virtual devices, an
 /// operation waits for the work enqueued so far. On GPUs, it is ordered after earlier work of the tensors' streams and
-/// before later work (`nccl` moves data between GPUs, the other backends through pinned memory; docs/collectives.md).
+/// before later work. `nccl` moves data between GPUs, the other backends through pinned memory (docs/collectives.md).
 /// Tensors need not be contiguous, and a write to them counts as any other (Tensor::version). In a group of one rank,
 /// collectives only copy from input to output.
 ///

@@ -73,12 +73,12 @@ struct TcpStoreOptions {
 
 /// Holds the keys in memory, at most 256 MiB of them, and serves TcpStores from a background thread until destroyed.
 /// Connections that have not proved knowledge of the token are closed after a few seconds, or to make room for new
-/// ones, and never use more than 64 descriptors. A client that does not read its answers does not block others. It is
+/// ones. They never use more than 64 descriptors. A client that does not read its answers does not block others. It is
 /// closed if more than 64 MiB are buffered for such clients.
 class TcpStoreServer {
 public:
     /// Listens on `options.host`; port 0: a free one. Throws InvalidArgument if the host is not a loopback address and
-    /// the token is empty, and CommunicationError if the ports are in use or the address is not local.
+    /// the token is empty. Throws CommunicationError if the ports are in use or the address is not local.
     explicit TcpStoreServer(const TcpStoreOptions& options);
     ~TcpStoreServer();
     TcpStoreServer(const TcpStoreServer&) = delete;

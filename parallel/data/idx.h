@@ -47,9 +47,9 @@ struct MnistFiles {
     std::filesystem::path train_images, train_labels, test_images, test_labels;
 };
 
-/// Finds them in `directory` or its MNIST/raw (the directory that torchvision uses), under the names
-/// train-images-idx3-ubyte or train-images.idx3-ubyte (t10k-… for the test set), with or without .gz; a plain file is
-/// preferred. Throws DataError if the directory or one of the files is missing, naming the paths searched.
+/// Finds them in `directory` or its MNIST/raw (the directory that torchvision uses). Names are train-images-idx3-ubyte
+/// or train-images.idx3-ubyte (t10k-… for the test set), with or without .gz; a plain file is preferred. Throws
+/// DataError if the directory or one of the files is missing, naming the paths searched.
 MnistFiles find_mnist(const std::filesystem::path& directory);
 
 }  // namespace lockstep

@@ -25,13 +25,13 @@ class InputFile;
 /// elements; read() may be called from several threads. torch.load with weights_only=True.
 class PthFile {
 public:
-    /// The state_dict is the first match of: the dictionary called `entry`, if given; the only dictionary of tensors in
-    /// the saved one; of several, the one called model_state_dict, state_dict or model; the saved dictionary itself.
-    /// Objects of classes (argparse.Namespace) next to the tensors are skipped and never executed. Throws DataError,
-    /// naming file and offset, if the file is missing, damaged, from PyTorch before 1.6 or from a big-endian machine.
-    /// It also throws if the saved object is not a dictionary, or if several of its dictionaries match. Throws
-    /// InvalidArgument if `entry` is not found. Uses at most about 60 bytes of memory per byte of the pickle, and none
-    /// for elements.
+    /// The state_dict is the dictionary called `entry`, if given. Otherwise it is the only dictionary of tensors in the
+    /// saved one or, of several, the one called model_state_dict, state_dict or model. If the saved dictionary contains
+    /// none, it is the state_dict itself. Objects of classes (argparse.Namespace) next to the tensors are skipped and
+    /// never executed. Throws DataError, naming file and offset, if the file is missing, damaged, from PyTorch before
+    /// 1.6 or from a big-endian machine. It also throws if the saved object is not a dictionary, or if several of its
+    /// dictionaries match. Throws InvalidArgument if `entry` is not found. Uses at most about 60 bytes of memory per
+    /// byte of the pickle, and none for elements.
     explicit PthFile(const std::filesystem::path& path, const std::string& entry = {});
     /// From a file that is already open, for internal use.
     PthFile(internal::InputFile&& file, const std::string& entry);

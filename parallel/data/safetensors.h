@@ -23,9 +23,9 @@ class InputFile;
 /// threads.
 class SafetensorsFile {
 public:
-    /// Throws DataError, naming file and offset, if the file is missing or truncated, or has an invalid header: longer
-    /// than 100 MB, with a repeated name, or with offsets that do not cover the data exactly once. Also throws it for a
-    /// file of torch.save, which PthFile reads.
+    /// Throws DataError, naming file and offset, if the file is missing or truncated, or has an invalid header. A
+    /// header is invalid if it is longer than 100 MB, repeats a name, or has offsets that do not cover the data exactly
+    /// once. Also throws it for a file of torch.save, which PthFile reads.
     explicit SafetensorsFile(const std::filesystem::path& path);
     /// From a file that is already open, for internal formats.
     explicit SafetensorsFile(internal::InputFile&& file);
@@ -53,9 +53,9 @@ private:
 
 /// Writes a file that PyTorch and the safetensors package can load, under a temporary name, synced and renamed; after
 /// an error the old file is unchanged. Equal arguments give equal bytes. Tensors are ordered by element size, larger
-/// elements first, and then as the caller passes them, so that all of them are aligned for readers that map the file.
+/// elements first, and then as the caller passes them. All of them are thus aligned for readers that map the file.
 /// Throws InvalidArgument for an empty or repeated name, the name __metadata__, text that is not UTF-8, a negative or
-/// overflowing shape, null data, and if the directory is not writable; DataError if writing fails.
+/// overflowing shape, and null data. Also throws it if the directory is not writable, and DataError if writing fails.
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                        const SafetensorsMetadata& metadata = {});
 

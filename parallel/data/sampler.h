@@ -39,11 +39,11 @@ public:
     /// The number of rows of `indices`.
     std::int64_t size() const;
 
-    /// The rows of all replicas in that epoch, in the order in which a Loader reads them. If they are cut into batches
-    /// of `batch_size` rows, and these into one part per replica, every rank has the rows that PyTorch's DataLoader
-    /// reads there in batches of `batch_size / replicas`. A program ported from PyTorch therefore trains on the same
-    /// rows on each rank. Without `pad` a row of the last batch may be on another rank. Throws InvalidArgument for a
-    /// size that is not a multiple of the replicas.
+    /// The rows of all replicas in that epoch, in the order in which a Loader reads them. Cut them into batches of
+    /// `batch_size` rows, and each batch into one part per replica. Every rank then has the rows that PyTorch's
+    /// DataLoader reads there in batches of `batch_size / replicas`. A program ported from PyTorch therefore trains on
+    /// the same rows on each rank. Without `pad` a row of the last batch may be on another rank. Throws InvalidArgument
+    /// for a size that is not a multiple of the replicas.
     std::vector<std::int64_t> global_indices(std::uint64_t epoch, std::int64_t batch_size) const;
     /// The number of rows of `global_indices`.
     std::int64_t global_size() const;
