@@ -184,6 +184,32 @@ Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// Index (i64) of the first largest element along `dim`, or in the flattened tensor. Not differentiable.
 Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
+/// Index (i64) of the first smallest element. Not differentiable.
+Tensor argmin(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
+/// Result of max() and min().
+struct ValuesAndIndices {
+    Tensor values, indices;
+};
+/// Largest or smallest elements along `dim`, NaN if there is one, and their first indices (i64). The gradient is that
+/// of these elements.
+ValuesAndIndices(max)(const Tensor& x, int dim, bool keepdim = false);
+ValuesAndIndices(min)(const Tensor& x, int dim, bool keepdim = false);
+/// Largest or smallest element over `dims`, NaN if there is one. Equal elements share the gradient.
+Tensor amax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// bool: whether any element over `dims`, or all, are not 0. Any dtype. Not differentiable.
+Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// Variance and standard deviation over `dims`, divided by (number of elements - correction), or by 0 if that is
+/// negative. Of a batch, this is the variance of the shard.
+Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keepdim = false);
+Tensor std(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keepdim = false);
+/// The p-norm of the elements over `dims`; p is 1, 2 or infinity. The gradient of the 2-norm is 0 at 0.
+Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+/// log(sum(exp(x))) over `dims`, without overflow.
+Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
+/// Products (N, M) of the elements of two vectors.
+Tensor outer(const Tensor& a, const Tensor& b);
 /// Concatenates tensors along `dim`; all other dimensions must agree. For integers see gather in functions.h.
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
 /// Tensors of equal shapes along a new dimension `dim`.

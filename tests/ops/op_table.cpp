@@ -32,6 +32,7 @@ Table make_table() {
     add_indexing(table);
     add_pieces(table);
     add_reductions(table);
+    add_statistics(table);
     add_layers(table);
     add_images(table);
     add_losses(table);

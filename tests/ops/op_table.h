@@ -65,6 +65,7 @@ void add_selections(Table& table);
 void add_indexing(Table& table);
 void add_pieces(Table& table);
 void add_reductions(Table& table);
+void add_statistics(Table& table);
 void add_layers(Table& table);
 void add_images(Table& table);
 void add_losses(Table& table);

@@ -87,7 +87,7 @@ std::string difference(const Names& there, const Names& on_page) {
     return text;
 }
 
-Names operations() { return declared("ops/functional.h", R"(\n(?:inline )?(?:std::vector<Tensor>|Tensor) (\w+)\()"); }
+Names operations() { return declared("ops/functional.h", R"(\n(?:inline )?(?:std::vector<Tensor> |Tensor |ValuesAndIndices\()(\w+)\)?\()"); }
 
 /// The functions that an entry of the op table calls.
 Names functions_of(const test::Op& op) {
@@ -161,6 +161,18 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"sum", [](const Tensor& x) { sum(x); }},
         {"mean", [](const Tensor& x) { mean(x); }},
         {"argmax", [](const Tensor& x) { argmax(x); }},
+        {"argmin", [](const Tensor& x) { argmin(x); }},
+        {"max", [](const Tensor& x) { max(x, 0); }},
+        {"min", [](const Tensor& x) { min(x, 0); }},
+        {"amax", [](const Tensor& x) { amax(x); }},
+        {"amin", [](const Tensor& x) { amin(x); }},
+        {"any", [](const Tensor& x) { any(x); }},
+        {"all", [](const Tensor& x) { all(x); }},
+        {"var", [](const Tensor& x) { var(x); }},
+        {"std", [](const Tensor& x) { lockstep::std(x); }},
+        {"norm", [](const Tensor& x) { norm(x); }},
+        {"logsumexp", [](const Tensor& x) { logsumexp(x, 0); }},
+        {"outer", [](const Tensor& x) { outer(x.flatten(), x.flatten()); }},
         {"cat",
          [](const Tensor& x) {
              cat({x, x});
