@@ -157,6 +157,37 @@ std::vector<std::string> shared_names(const std::string& source) {
     return found;
 }
 
+std::vector<std::string> repeated_types(const std::map<std::string, std::string>& sources) {
+    static const std::regex opens("^(?:inline )?namespace ?([\\w:]*) ?\\{$"), closes("^\\}  // namespace"),
+        type("^(?:struct|class|enum class|enum|union) (?:alignas\\(.*\\) )?(\\w+)(?: final)?(?: : [^:].*)? \\{.*");
+    std::map<std::string, std::set<std::string>> places;
+    for (const auto& [path, text] : sources) {
+        std::vector<std::string> namespaces;
+        std::istringstream lines(text);
+        std::smatch match;
+        for (std::string line; std::getline(lines, line);) {
+            if (std::regex_match(line, match, opens)) {
+                namespaces.push_back(match[1]);
+            } else if (std::regex_search(line, closes) && !namespaces.empty()) {
+                namespaces.pop_back();
+            } else if (std::regex_match(line, match, type)) {
+                if (std::find(namespaces.begin(), namespaces.end(), "") != namespaces.end()) continue;  // unnamed
+                std::string name;
+                for (const std::string& each : namespaces) name += each + "::";
+                places[name + match[1].str()].insert(path);
+            }
+        }
+    }
+    std::vector<std::string> repeated;
+    for (const auto& [name, files] : places) {
+        if (files.size() < 2) continue;
+        std::string line = name + ":";
+        for (const std::string& file : files) line += (line.ends_with(':') ? " " : ", ") + file;
+        repeated.push_back(line);
+    }
+    return repeated;
+}
+
 std::vector<std::string> public_headers(const Includes& includes) {
     std::vector<std::string> found;
     for (const auto& [file, ignored] : includes)

@@ -27,6 +27,10 @@ std::vector<std::string> dragged_in(const Includes& includes, const std::string&
 /// would silently share it.
 std::vector<std::string> shared_names(const std::string& source);
 
+/// Types that several of these sources (path and text) define, one per line: "lockstep::Net: a.h, b.h". The linker does
+/// not report them, and calls the functions of either.
+std::vector<std::string> repeated_types(const std::map<std::string, std::string>& sources);
+
 /// The public headers among the files.
 std::vector<std::string> public_headers(const Includes& includes);
 

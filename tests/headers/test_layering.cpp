@@ -93,6 +93,34 @@ TEST_CASE("a planted name with external linkage is found") {
     CHECK(shared_names("namespace {\n}  // namespace\ntemplate <class T>\nint g() {\n").size() == 2);
 }
 
+TEST_CASE("no two files of the library define a type of one name") {
+    std::map<std::string, std::string> sources;
+    for (const char* folder : {"runtime", "ops", "parallel"}) {
+        const std::filesystem::path top(LOCKSTEP_SOURCE_DIR);
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(top / folder)) {
+            const std::string ending = entry.path().extension();
+            if (ending != ".h" && ending != ".cpp" && ending != ".cu") continue;
+            std::ifstream file(entry.path());
+            sources[entry.path().lexically_relative(top)] = std::string(std::istreambuf_iterator<char>(file), {});
+        }
+    }
+    CHECK(sources.size() > 500);
+    CHECK(repeated_types(sources) == Lines());
+}
+
+TEST_CASE("a planted type of an existing name is found") {
+    const std::string one = "namespace lockstep {\nstruct Net : Base {\n};\n}  // namespace lockstep\n",
+                      hidden =
+                          "namespace lockstep {\nnamespace {\nclass Net final {\n};\n}  // namespace\n"
+                          "struct Net::Impl {\n};\n}  // namespace lockstep\n",
+                      elsewhere =
+                          "namespace lockstep {\nnamespace shm {\nstruct Net {\n};\n}  // namespace shm\n"
+                          "class Net;\n}  // namespace lockstep\n",
+                      same = "namespace lockstep {\nenum class Net : int { a, b };\n}  // namespace lockstep\n";
+    CHECK(repeated_types({{"a.h", one}, {"b.h", hidden}, {"c.h", elsewhere}}) == Lines());
+    CHECK(repeated_types({{"a.h", one}, {"b.h", same}}) == Lines{"lockstep::Net: a.h, b.h"});
+}
+
 TEST_CASE("parallel/ has no circular dependencies") { CHECK(cycles(tree()) == Lines()); }
 
 TEST_CASE("a planted circular dependency is found, with header and source counted as one") {

@@ -52,7 +52,7 @@ constexpr std::chrono::microseconds nap(200);
 
 }  // namespace
 
-std::string Transfer::name() const {
+std::string MessageCall::name() const {
     if (peer == Transport::any_source) return "receive from any rank";
     return fmt::format("{} rank {}", sends ? "send to" : "receive from", peer);
 }
@@ -155,25 +155,25 @@ std::shared_ptr<WorkState> OperationQueue::start(Collective call) {
     return state;
 }
 
-std::shared_ptr<WorkState> OperationQueue::post(Transfer transfer) {
+std::shared_ptr<WorkState> OperationQueue::post(MessageCall call) {
     auto state = std::make_shared<WorkState>();
     const Deadline deadline = RunClock::now() + communicator_->info().timeout;
-    posted_.push_back({std::move(transfer), state, deadline});
+    posted_.push_back({std::move(call), state, deadline});
     ++under_way_;
     return state;
 }
 
-std::shared_ptr<WorkState> OperationQueue::start(Transfer transfer) {
+std::shared_ptr<WorkState> OperationQueue::start(MessageCall call) {
     const std::scoped_lock lock(mutex_);
-    auto state = post(std::move(transfer));
+    auto state = post(std::move(call));
     need_thread();
     return state;
 }
 
-int OperationQueue::run(Transfer transfer) {
+int OperationQueue::run(MessageCall call) {
     const Communicator::Waiting waiting(*communicator_);
     std::unique_lock lock(mutex_);
-    const auto state = post(std::move(transfer));
+    const auto state = post(std::move(call));
     const auto is_idle = [&] { return callers_ == 0 && queued_.empty(); };
     if (!occupied_ && is_idle()) {
         occupied_ = true;
@@ -293,20 +293,20 @@ bool OperationQueue::move_messages() {
 }
 
 std::optional<int> OperationQueue::move(Moving& one) {
-    Transfer& transfer = one.transfer;
-    const std::size_t bytes = transfer.range.bytes();
+    MessageCall& call = one.call;
+    const std::size_t bytes = call.range.bytes();
     if (!one.message) {
-        std::byte* memory = begin(transfer.range, stays_on(transfer.range));
-        one.message = transfer.sends ? communicator_->send(memory, bytes, transfer.peer, transfer.tag)
-                                     : communicator_->receive(memory, bytes, transfer.peer, transfer.tag);
+        std::byte* memory = begin(call.range, stays_on(call.range));
+        one.message = call.sends ? communicator_->send(memory, bytes, call.peer, call.tag)
+                                 : communicator_->receive(memory, bytes, call.peer, call.tag);
     }
-    if (!communicator_->advance(*one.message, transfer.name(), bytes)) {
+    if (!communicator_->advance(*one.message, call.name(), bytes)) {
         if (RunClock::now() < one.deadline) return std::nullopt;
-        communicator_->give_up(transfer.name(), bytes,
+        communicator_->give_up(call.name(), bytes,
                                fmt::format("it was not done within {} ms", communicator_->info().timeout.count()));
     }
-    transfer.range.end();
-    return transfer.sends ? -1 : one.message->source();
+    call.range.end();
+    return call.sends ? -1 : one.message->source();
 }
 
 }  // namespace lockstep

@@ -54,7 +54,7 @@ struct Collective {
 };
 
 /// A checked call of send or recv.
-struct Transfer {
+struct MessageCall {
     TensorRange range;
     bool sends = false;
     int peer = 0;  ///< or any_source
@@ -77,8 +77,8 @@ public:
     void run(Collective call);
     std::shared_ptr<WorkState> start(Collective call);
     /// Returns the rank that sent the received message.
-    int run(Transfer transfer);
-    std::shared_ptr<WorkState> start(Transfer transfer);
+    int run(MessageCall call);
+    std::shared_ptr<WorkState> start(MessageCall call);
 
 private:
     struct Queued {
@@ -86,13 +86,13 @@ private:
         std::shared_ptr<WorkState> state;
     };
     struct Moving {
-        Transfer transfer;
+        MessageCall call;
         std::shared_ptr<WorkState> state;
         Deadline deadline;
         std::unique_ptr<Message> message = {};  ///< null until it has begun
     };
 
-    std::shared_ptr<WorkState> post(Transfer transfer);
+    std::shared_ptr<WorkState> post(MessageCall call);
     /// First byte of `range`; if this fails, the group has failed.
     std::byte* begin(TensorRange& range, std::optional<Device> gpu = {});
     /// The GPU that `range` may stay on for a call of this communicator.

@@ -304,13 +304,13 @@ Collective barrier() {
     return {{}, {}, [](Communicator& group, const void*, void*) { group.barrier(); }};
 }
 
-Transfer send(Caller caller, const Tensor& tensor, int to, int tag) {
+MessageCall send(Caller caller, const Tensor& tensor, int to, int tag) {
     require_peer("send", caller, to);
     const std::uint32_t checked = checked_tag("send", tag);
     return {range("send", tensor, Use::read), true, to, checked};
 }
 
-Transfer receive(Caller caller, const Tensor& tensor, int from, int tag) {
+MessageCall receive(Caller caller, const Tensor& tensor, int from, int tag) {
     if (from != Transport::any_source || caller.size == 1) require_peer("recv", caller, from);
     const std::uint32_t checked = checked_tag("recv", tag);
     return {range("recv", tensor, Use::write), false, from, checked};

@@ -31,7 +31,7 @@ Collective all_to_all(Caller caller, const Tensor& out, const Tensor& in, std::s
                       std::span<const std::int64_t> in_rows);
 Collective all_to_all(Caller caller, Tensors out, Tensors in);
 Collective barrier();
-Transfer send(Caller caller, const Tensor& tensor, int to, int tag);
-Transfer receive(Caller caller, const Tensor& tensor, int from, int tag);
+MessageCall send(Caller caller, const Tensor& tensor, int to, int tag);
+MessageCall receive(Caller caller, const Tensor& tensor, int from, int tag);
 
 }  // namespace lockstep::calls
