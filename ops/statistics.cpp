@@ -14,7 +14,7 @@ namespace lockstep {
 
 namespace {
 
-/// `dims` as numbers from 0; all dimensions if there are none.
+/// `dims` as numbers from 0; all dimensions if the list is empty.
 std::vector<int> listed(const char* name, const Tensor& x, const Dims& dims) {
     std::vector<int> result;
     for (const int dim : dims.list()) result.push_back(wrap_dim(dim, x.dims(), name));

@@ -87,7 +87,10 @@ std::string difference(const Names& there, const Names& on_page) {
     return text;
 }
 
-Names operations() { return declared("ops/functional.h", R"(\n(?:inline )?(?:std::vector<Tensor> |Tensor |ValuesAndIndices\()(\w+)\)?\()"); }
+Names operations() {
+    return declared("ops/functional.h",
+                    R"(\n(?:inline )?(?:std::vector<Tensor> |Tensor |ValuesAndIndices\()(\w+)\)?\()");
+}
 
 /// The functions that an entry of the op table calls.
 Names functions_of(const test::Op& op) {
