@@ -200,8 +200,8 @@ Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// bool: whether any element over `dims`, or all, are not 0. Any dtype. Not differentiable.
 Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-/// Variance and standard deviation over `dims`. The divisor is the number of elements less `correction`, at least 0. Of
-/// a batch, this is the variance of the shard.
+/// Variance and standard deviation over `dims`. The divisor is the number of elements less `correction`, at least 0.
+/// For a batch, this is the variance of the shard.
 Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keepdim = false);
 Tensor std(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keepdim = false);
 /// The p-norm of the elements over `dims`; p is 1, 2 or infinity. The gradient of the 2-norm is 0 at 0.
