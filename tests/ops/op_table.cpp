@@ -19,10 +19,19 @@ bool Op::hands_on_batch(std::size_t input) const {
 }
 
 std::vector<Array> Op::reference_gradients(const std::vector<Array>& in, const Array& dy) const {
+    return reference::finite_differences([this](const std::vector<Array>& at) { return reference(at); }, in,
+                                         differentiable(), dy);
+}
+
+std::vector<Array> Op::elementwise_gradients(const std::vector<Array>& in, const Array& dy) const {
+    return reference::elementwise_differences([this](const std::vector<Array>& at) { return reference(at); }, in,
+                                              differentiable(), dy);
+}
+
+std::vector<bool> Op::differentiable() const {
     std::vector<bool> wanted;
     for (const Input& input : inputs()) wanted.push_back(input.gradient);
-    return reference::finite_differences([this](const std::vector<Array>& at) { return reference(at); }, in, wanted,
-                                         dy);
+    return wanted;
 }
 
 Table make_table() {

@@ -56,6 +56,13 @@ public:
     /// Gradients of sum(dy * y); finite differences of the reference unless there is a faster way.
     virtual std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const;
     bool has_gradient() const;
+
+protected:
+    /// reference_gradients() of functions whose elements each depend on one element of every input, in linear time.
+    std::vector<Array> elementwise_gradients(const std::vector<Array>& in, const Array& dy) const;
+
+private:
+    std::vector<bool> differentiable() const;
 };
 
 using Table = std::vector<std::unique_ptr<Op>>;

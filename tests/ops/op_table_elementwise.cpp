@@ -57,6 +57,9 @@ struct BinaryOp final : Op {
             return x + y;
         });
     }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        return elementwise_gradients(in, dy);
+    }
     bool hands_on_batch(std::size_t input) const override {
         const Sizes &from = input == 0 ? a : b, &other = input == 0 ? b : a;
         return from.size() >= other.size() && (from.size() > other.size() || from[0] >= other[0]);
@@ -82,6 +85,9 @@ struct UnaryOp final : Op {
     std::vector<Input> inputs() const override { return {{shape, values}}; }
     Tensor run(const std::vector<Tensor>& in) const override { return function(in[0]); }
     Array reference(const std::vector<Array>& in) const override { return reference::map(in[0], loop); }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        return elementwise_gradients(in, dy);
+    }
     bool keeps_layout() const override { return expression != "7 / a"; }  // that one has two tensors
 };
 
@@ -113,6 +119,9 @@ struct DropoutOp final : Op {
             y[i] = static_cast<double>(u) < static_cast<double>(static_cast<float>(p)) ? 0 : y[i] / (1 - p);
         }
         return y;
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        return elementwise_gradients(in, dy);
     }
     bool keeps_layout() const override { return channels; }
 };

@@ -111,21 +111,35 @@ struct GatherOp final : Op {
     Tensor run(const std::vector<Tensor>& in) const override {
         return take_along ? take_along_dim(in[0], in[1], dim) : gather(in[0], *dim, in[1]);
     }
-    Array reference(const std::vector<Array>& in) const override {
+    Sizes of_result() const {
         Sizes to = of_index;
         for (std::size_t d = 0; take_along && d < to.size(); ++d)
             if (d != along() && to[d] == 1) to[d] = shape[d];
-        Array y(to);
-        reference::for_each_index(to, [&](const Sizes& at) {
+        return to;
+    }
+    /// Calls f(position in the result, position in x) for every element of the result.
+    template <class F>
+    void for_each_pair(const Array& index, F f) const {
+        std::ptrdiff_t next = 0;
+        reference::for_each_index(of_result(), [&](const Sizes& at) {
             Sizes in_index = at, in_x = at;
             for (std::size_t d = 0; d < at.size(); ++d) {
                 if (of_index[d] == 1) in_index[d] = 0;
                 if (take_along && shape[d] == 1) in_x[d] = 0;
             }
-            in_x[along()] = static_cast<std::ptrdiff_t>(in[1][position(of_index, in_index)]);
-            y[position(to, at)] = in[0][position(shape, in_x)];
+            in_x[along()] = static_cast<std::ptrdiff_t>(index[position(of_index, in_index)]);
+            f(next++, position(shape, in_x));
         });
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        Array y(of_result());
+        for_each_pair(in[1], [&](std::ptrdiff_t to, std::ptrdiff_t from) { y[to] = in[0][from]; });
         return y;
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        Array dx(shape);
+        for_each_pair(in[1], [&](std::ptrdiff_t to, std::ptrdiff_t from) { dx[from] += dy[to]; });
+        return {dx, Array()};
     }
     bool hands_on_batch(std::size_t input) const override {
         if (input == 0) return along() != 0 && (shape[0] == of_index[0] || (take_along && of_index[0] == 1));
@@ -158,6 +172,14 @@ struct ScatterAddOp final : Op {
             y[position(shape, replaced(at, along(), j))] += in[2][position(of_source, at)];
         });
         return y;
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        Array dsource(of_source);
+        reference::for_each_index(of_index, [&](const Sizes& at) {
+            const auto j = static_cast<std::ptrdiff_t>(in[1][position(of_index, at)]);
+            dsource[position(of_source, at)] = dy[position(shape, replaced(at, along(), j))];
+        });
+        return {dy, Array(), dsource};
     }
     bool hands_on_batch(std::size_t input) const override { return input == 0; }
 };

@@ -133,6 +133,19 @@ struct MatMulOp final : Op {
     Tensor run(const std::vector<Tensor>& in) const override { return matmul(in[0], in[1]); }
     bool hands_on_batch(std::size_t input) const override { return input == 0 ? a.size() >= b.size() : b.size() == 3; }
     Array reference(const std::vector<Array>& in) const override { return reference::matmul(in[0], in[1]); }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        std::vector<Array> result{Array(a), Array(b)};
+        const std::ptrdiff_t m = a[a.size() - 2], k = a.back(), n = b.back();
+        for (std::ptrdiff_t i = 0; i < dy.size(); ++i) {
+            const std::ptrdiff_t matrix = i / (m * n), row = i / n % m, column = i % n;
+            const std::ptrdiff_t of_a = a.size() == 3 ? matrix * m * k : 0, of_b = b.size() == 3 ? matrix * k * n : 0;
+            for (std::ptrdiff_t l = 0; l < k; ++l) {
+                result[0][of_a + row * k + l] += dy[i] * in[1][of_b + l * n + column];
+                result[1][of_b + l * n + column] += dy[i] * in[0][of_a + row * k + l];
+            }
+        }
+        return result;
+    }
 };
 
 /// Eager use has one shard, so the sum is the value.

@@ -75,6 +75,9 @@ struct ChoiceOp final : Op {
         const Array first = reference::combine(in[0], in[1], [](double on, double x) { return on > 0 ? x : NAN; });
         return reference::combine(first, other, [](double x, double y) { return std::isnan(x) ? y : x; });
     }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        return elementwise_gradients(in, dy);
+    }
     bool hands_on_batch(std::size_t input) const override {
         const std::vector<Sizes> all{c, a, has_number() ? Sizes{} : b};
         Sizes from = all[input];

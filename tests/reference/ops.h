@@ -262,4 +262,27 @@ inline std::vector<Array> finite_differences(const std::function<Array(const std
     return result;
 }
 
+/// The same for functions whose elements each depend on one element of every input, which may be broadcast: all
+/// elements are moved at once.
+inline std::vector<Array> elementwise_differences(const std::function<Array(const std::vector<Array>&)>& f,
+                                                  const std::vector<Array>& inputs, const std::vector<bool>& wanted,
+                                                  const Array& dy) {
+    constexpr double step = 1e-5;
+    std::vector<Array> result(inputs.size());
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+        if (!wanted[k]) continue;
+        std::vector<Array> above = inputs, below = inputs;
+        for (double& value : above[k].v) value += step;
+        for (double& value : below[k].v) value -= step;
+        const Array y1 = f(above), y0 = f(below);
+        result[k] = Array(inputs[k].shape);
+        std::ptrdiff_t j = 0;
+        for_each_index(dy.shape, [&](const Sizes& at) {
+            result[k][position(inputs[k].shape, at)] += dy[j] * (y1[j] - y0[j]) / (2 * step);
+            ++j;
+        });
+    }
+    return result;
+}
+
 }  // namespace lockstep::reference
