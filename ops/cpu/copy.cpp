@@ -1,11 +1,16 @@
 // Reorder and Fill: kernels that move elements without computing.
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/strided_copy.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
@@ -180,6 +185,42 @@ std::unique_ptr<Kernel> make_cast_parameters(const CastParameters& /*op*/, Kerne
     return std::make_unique<CastParametersKernel>(std::move(copies));
 }
 
+/// Writes one element, converted once, to all places of a row-major tensor.
+class DenseFillKernel final : public Kernel {
+public:
+    DenseFillKernel(double value, const TensorMeta& to) : elements_(to.numel()), bytes_(size_of(to.dtype)) {
+        StridedCopy(DType::f64, {1}, to.dtype, {1}, {1}).run(&value, element_.data(), 1);
+    }
+    void run(const KernelArgs& call) const override {
+        switch (bytes_) {
+            case 1: return fill<std::uint8_t>(call.out[0]);
+            case 2: return fill<Bits16>(call.out[0]);
+            case 4: return fill<Bits32>(call.out[0]);
+            default: return fill<Bits64>(call.out[0]);
+        }
+    }
+
+private:
+    // The memory holds elements of another type.
+    typedef std::uint16_t Bits16 __attribute__((may_alias));
+    typedef std::uint32_t Bits32 __attribute__((may_alias));
+    typedef std::uint64_t Bits64 __attribute__((may_alias));
+
+    template <class Bits>
+    void fill(void* to) const {
+        static_assert(sizeof(Bits) <= sizeof element_);
+        std::remove_cv_t<Bits> bits{};
+        std::memcpy(&bits, element_.data(), sizeof bits);
+        for_element_parts(threads, elements_, [to, bits](std::ptrdiff_t begin, std::ptrdiff_t end) {
+            std::fill(static_cast<Bits*>(to) + begin, static_cast<Bits*>(to) + end, bits);
+        });
+    }
+
+    std::int64_t elements_;
+    std::size_t bytes_;
+    alignas(8) std::array<std::byte, 8> element_{};
+};
+
 /// Copies one broadcast element.
 class FillKernel final : public Kernel {
 public:
@@ -200,6 +241,7 @@ std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request)
     if (request.out[0].opaque != nullptr)
         throw InvalidArgument(std::string(operation.name) + " cannot write " + request.out[0].str() +
                               "; expected a strided tensor (use clone())");
+    if (request.out[0].is_contiguous()) return std::make_unique<DenseFillKernel>(operation.value, request.out[0]);
     return std::make_unique<FillKernel>(operation.value, request.out[0]);
 }
 
