@@ -42,7 +42,7 @@ ls::Tensor pair_of(const ls::ProcessGroup& group, ls::Device device) {
     const auto first = static_cast<float>(2 * group.rank() + 1);
     return ls::Tensor::from(Values{first, first + 1}, ls::Shape{2}, device);
 }
-Values all(const ls::Tensor& tensor) { return tensor.to_vector<float>(); }
+Values values_of(const ls::Tensor& tensor) { return tensor.to_vector<float>(); }
 Values pick(int rank, float first, float second) { return {rank == 0 ? first : second}; }
 
 /// A message from rank 0 to rank 1.
@@ -52,7 +52,7 @@ Values message(ls::ProcessGroup& group, ls::Device device, bool blocking) {
         group.rank() == 0 ? group.send(x, 1) : (void)group.recv(x, 0);
     else
         (group.rank() == 0 ? group.isend(x, 1) : group.irecv(x)).wait();
-    return all(x);
+    return values_of(x);
 }
 
 const std::array<Operation, 13> operations{{
@@ -64,7 +64,7 @@ const std::array<Operation, 13> operations{{
      [](ls::ProcessGroup& g, ls::Device d) {
          const ls::Tensor x = pair_of(g, d);
          g.broadcast(x, 1);
-         return all(x);
+         return values_of(x);
      },
      [](int) {
          return Values{3, 4};
@@ -73,7 +73,7 @@ const std::array<Operation, 13> operations{{
      [](ls::ProcessGroup& g, ls::Device d) {
          const ls::Tensor x = pair_of(g, d);
          g.all_reduce(x);
-         return all(x);
+         return values_of(x);
      },
      [](int) {
          return Values{4, 6};
@@ -82,14 +82,14 @@ const std::array<Operation, 13> operations{{
      [](ls::ProcessGroup& g, ls::Device d) {
          const ls::Tensor x = one(static_cast<float>(g.rank()), d);
          g.reduce(x, 0, ls::ReduceOp::max);
-         return all(x);
+         return values_of(x);
      },
      [](int) { return Values{1}; }},
     {"all_gather",
      [](ls::ProcessGroup& g, ls::Device d) {
          const ls::Tensor out = two(d);
          g.all_gather(out, one(static_cast<float>(g.rank() + 5), d));
-         return all(out);
+         return values_of(out);
      },
      [](int) {
          return Values{5, 6};
@@ -100,7 +100,7 @@ const std::array<Operation, 13> operations{{
          std::vector<ls::Tensor> parts;
          if (g.rank() == 0) parts = {out.slice(0, 0, 1), out.slice(0, 1, 2)};
          g.gather(one(static_cast<float>(g.rank() + 5), d), parts, 0);
-         return all(out);
+         return values_of(out);
      },
      [](int rank) {
          return rank == 0 ? Values{5, 6} : Values{0, 0};
@@ -111,21 +111,21 @@ const std::array<Operation, 13> operations{{
          std::vector<ls::Tensor> parts;
          if (g.rank() == 0) parts = {one(7, d), one(8, d)};
          g.scatter(out, parts, 0);
-         return all(out);
+         return values_of(out);
      },
      [](int rank) { return pick(rank, 7, 8); }},
     {"reduce_scatter",
      [](ls::ProcessGroup& g, ls::Device d) {
          const ls::Tensor out = one(0, d);
          g.reduce_scatter(out, pair_of(g, d));
-         return all(out);
+         return values_of(out);
      },
      [](int rank) { return pick(rank, 4, 6); }},
     {"all_to_all",
      [](ls::ProcessGroup& g, ls::Device d) {
          const ls::Tensor out = two(d);
          g.all_to_all(out, pair_of(g, d));
-         return all(out);
+         return values_of(out);
      },
      [](int rank) {
          return rank == 0 ? Values{1, 3} : Values{2, 4};
@@ -147,7 +147,7 @@ const std::array<Operation, 13> operations{{
          const auto same = g.subgroup({1, 0});
          const ls::Tensor x = one(static_cast<float>(same->rank()), d);
          same->broadcast(x, 0);
-         return all(x);
+         return values_of(x);
      },
      [](int) { return Values{0}; }},
 }};
