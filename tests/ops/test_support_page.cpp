@@ -184,6 +184,9 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
          [](const Tensor& x) {
              stack({x, x});
          }},
+        {"zeros_like", [](const Tensor& x) { zeros_like(x); }},
+        {"ones_like", [](const Tensor& x) { ones_like(x); }},
+        {"full_like", [](const Tensor& x) { full_like(x, 2); }},
         {"split", [](const Tensor& x) { split(x, 5); }},
         {"chunk", [](const Tensor& x) { chunk(x, 5); }},
         {"flip", [](const Tensor& x) { flip(x, 0); }},
