@@ -17,7 +17,13 @@ namespace {
 /// `dims` as numbers from 0; all dimensions if the list is empty.
 std::vector<int> listed(const char* name, const Tensor& x, const Dims& dims) {
     std::vector<int> result;
-    for (const int dim : dims.list()) result.push_back(wrap_dim(dim, x.dims(), name));
+    for (const int dim : dims.list()) {
+        const int wrapped = wrap_dim(dim, x.dims(), name);
+        if (std::find(result.begin(), result.end(), wrapped) != result.end())
+            throw InvalidArgument(fmt::format("{}: dimension {} of {} is listed twice; expected every dimension once",
+                                              name, dim, x.shape().str()));
+        result.push_back(wrapped);
+    }
     if (result.empty())
         for (int dim = 0; dim < x.dims(); ++dim) result.push_back(dim);
     return result;
@@ -72,13 +78,15 @@ Tensor extreme_value(const char* name, const Tensor& given, const Dims& dims, bo
     }
     if (over.empty()) y = y.clone();
     if (needs_autograd({x})) {
-        const Tensor kept = y.detach();
-        add_autograd_node(name, {x}, {y}, [=, saved = SavedTensor(x, name)](const std::vector<Tensor>& gradients) {
-            // Equal extremes share the gradient. Their number may exceed what 16 bits count.
-            const Tensor chosen = eq(saved.get(), kept).to(x.dtype() == DType::f64 ? DType::f64 : DType::f32);
-            const Tensor share = gradients[0].to(chosen.dtype()) / sum(chosen, over, true);
-            return std::vector<Tensor>{(chosen * share).to(gradients[0].dtype())};
-        });
+        // Equal extremes share the gradient. Their number may exceed what 16 bits count.
+        const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+        add_autograd_node(
+            name, {x}, {y},
+            [over, wide, kept = y.detach(), saved = SavedTensor(x, name)](const std::vector<Tensor>& gradients) {
+                const Tensor chosen = eq(saved.get(), kept).to(wide);
+                const Tensor share = gradients[0].to(chosen.dtype()) / sum(chosen, over, true);
+                return std::vector<Tensor>{(chosen * share).to(gradients[0].dtype())};
+            });
     }
     return keepdim ? y : without(y, over);
 }

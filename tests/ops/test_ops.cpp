@@ -552,6 +552,8 @@ TEST_CASE("extremes, norms and moments of special values") {
     CHECK(message_of<InvalidArgument>([] { norm(Tensor::zeros({2}), 3); }) ==
           "norm: invalid order (3); expected 1, 2 or infinity");
     CHECK_THROWS_AS(amax(Tensor::zeros({0})), InvalidArgument);
+    CHECK_THROWS_AS(amax(Tensor::zeros({2, 1}), {0, -2}), InvalidArgument);
+    CHECK_THROWS_AS(any(Tensor::zeros({2, 1}), {1, 1}), InvalidArgument);
     CHECK_THROWS_AS((min)(Tensor::zeros({2}, DType::i64), 0), InvalidArgument);
     CHECK_THROWS_AS(var(Tensor::zeros({2}), 1), InvalidArgument);
     CHECK_THROWS_AS(outer(Tensor::zeros({2, 2}), Tensor::zeros({2})), InvalidArgument);
