@@ -7,8 +7,13 @@ find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(oneDNN REQUIRED)
 find_package(Sodium REQUIRED)
+# Elementary functions of vector registers. Without it, exp, tanh and others are computed one number at a time.
+find_package(SLEEF QUIET)
+set(LOCKSTEP_HAS_SLEEF ${SLEEF_FOUND})
+message(STATUS "Lockstep: SLEEF ${LOCKSTEP_HAS_SLEEF}")
 find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header: nothing to link
-mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE)
+find_path(LOCKSTEP_DLPACK_INCLUDE dlpack/dlpack.h REQUIRED)  # only types
+mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE LOCKSTEP_DLPACK_INCLUDE)
 
 # Image formats: each is built if its library is found; otherwise a stub is built.
 set(images)

@@ -17,6 +17,6 @@ endforeach()
 configure_package_config_file(cmake/lockstepConfig.cmake.in lockstepConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(lockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstepConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/lockstepConfigVersion.cmake
-  cmake/FindoneDNN.cmake cmake/FindSodium.cmake cmake/FindcuDNN.cmake cmake/FindGloo.cmake cmake/FindMPILibrary.cmake
+  cmake/FindoneDNN.cmake cmake/FindSLEEF.cmake cmake/FindSodium.cmake cmake/FindcuDNN.cmake cmake/FindGloo.cmake cmake/FindMPILibrary.cmake
   cmake/FindNCCL.cmake
   DESTINATION ${package_dir})

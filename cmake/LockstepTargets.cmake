@@ -14,15 +14,18 @@ function(lockstep_warnings target)
   if(LOCKSTEP_STRICT)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror>
+      # As g++ does: no warning of conversions that only change the sign or of pragmas that another compiler reads.
+      $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-sign-conversion -Wno-unknown-pragmas>
       # g++ 12 falsely reports overlapping or endless copies in std::string (GCC bugs 105329 and 105651).
       $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict
       -Wno-stringop-overflow>)
     get_target_property(unity ${target} UNITY_BUILD)
     if(unity)  # names of one file may hide those of another
-      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow -Wno-subobject-linkage>)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>
+        $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
     endif()
     if(LOCKSTEP_SANITIZE)  # false reports of uninitialised values in instrumented code
-      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
     endif()
   endif()
 endfunction()
@@ -89,12 +92,15 @@ endfunction()
 # runtime/ and ops/: devices, tensors, operations. The other libraries link it, and inherit its public settings.
 lockstep_library(lockstep_core core)
 target_include_directories(lockstep_core PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_VIEW}> $<INSTALL_INTERFACE:include>)
-target_include_directories(lockstep_core SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
+target_include_directories(lockstep_core SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE} ${LOCKSTEP_DLPACK_INCLUDE})
 target_compile_features(lockstep_core PUBLIC cxx_std_20)
 # Programs load only the libraries that they use; most systems do not link like this by default.
 target_link_options(lockstep_core INTERFACE LINKER:--as-needed)
 lockstep_sanitize(lockstep_core)
 target_link_libraries(lockstep_core PUBLIC Threads::Threads PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl)
+if(LOCKSTEP_HAS_SLEEF)
+  target_link_libraries(lockstep_core PRIVATE SLEEF::sleef)
+endif()
 if(LOCKSTEP_HAS_CUDA)
   target_link_libraries(lockstep_core PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
 endif()

@@ -7,6 +7,14 @@ target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
 # Programs with their own main use only the runner.
 set_target_properties(lockstep_catch_main PROPERTIES UNITY_BUILD OFF)
 
+# References that take most of the time of their tests: optimised and without sanitizers in every build.
+add_library(lockstep_reference STATIC ${PROJECT_SOURCE_DIR}/tests/reference/conv.cpp)
+target_compile_features(lockstep_reference PRIVATE cxx_std_20)
+target_include_directories(lockstep_reference PRIVATE ${LOCKSTEP_INCLUDE_VIEW})
+target_compile_options(lockstep_reference PRIVATE -O2)
+lockstep_warnings(lockstep_reference)
+target_link_libraries(lockstep_catch_main PUBLIC lockstep_reference)
+
 # Catch2 and Lockstep's public headers, parsed once for all tests.
 set(LOCKSTEP_EMPTY_SOURCE ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
 file(CONFIGURE OUTPUT ${LOCKSTEP_EMPTY_SOURCE} CONTENT "")
@@ -66,18 +74,18 @@ function(lockstep_group_tests target)
   endwhile()
 endfunction()
 
-# lockstep_test_program(name [STANDIN | CUDA] [sources...]): a program for the tests that follow in this CMakeLists. The
+# lockstep_test_program(name [EMULATED | CUDA] [sources...]): a program for the tests that follow in this CMakeLists. The
 # sources are helpers without test cases. Tests share a program unless they need another environment, main or library,
 # because linking takes longer than compiling; each still runs in its own process.
-#   STANDIN   linked with the CUDA stand-in (tests/cuda_standin) in place of the CUDA libraries
+#   EMULATED  linked with the CUDA stand-in (tests/cuda_standin) in place of the CUDA libraries; needs nvcc
 #   CUDA      two programs of the same objects: `name` on the stand-in, and `name`_gpu on the cards of this machine
 # Both need the stand-in (if(TARGET lockstep_standin)).
 function(lockstep_test_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 program "STANDIN;CUDA" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 program "EMULATED;CUDA" "" "")
   set(kind PLAIN)
   set(library lockstep)
-  if(program_STANDIN OR program_CUDA)
-    set(library lockstep_standin)
+  if(program_EMULATED)
+    set(library lockstep_emulated)
   endif()
   if(program_CUDA)
     set(kind CUDA)
@@ -99,6 +107,9 @@ function(lockstep_test_program name)
   add_executable(${name} ${program_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${library})
   lockstep_test_options(${name})
+  if(program_CUDA)
+    lockstep_standin_targets(${name})
+  endif()
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   if(NOT TARGET tests-${folder})
     add_custom_target(tests-${folder})
@@ -118,7 +129,11 @@ endfunction()
 function(lockstep_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "" "STEERED;NOT_UNDER")
   lockstep_sanitized_by(disabled ${test_NOT_UNDER})
-  set_property(GLOBAL PROPERTY LOCKSTEP_TEST_DISABLED_${name} ${disabled})
+  set(not_run ${disabled})
+  if(LOCKSTEP_TEST_KIND STREQUAL CUDA AND NOT LOCKSTEP_STANDIN_TESTS)
+    set(not_run ON)
+  endif()
+  set_property(GLOBAL PROPERTY LOCKSTEP_TEST_DISABLED_${name} ${not_run})
   if(disabled)
     target_sources(${LOCKSTEP_TEST_PROGRAM} PRIVATE ${LOCKSTEP_EMPTY_SOURCE})  # the program may have no other source
   elseif(LOCKSTEP_TEST_KIND STREQUAL CUDA)
@@ -159,6 +174,26 @@ endfunction()
 function(lockstep_not_under entry)
   lockstep_sanitized_by(disabled ${ARGN})
   set_tests_properties(${entry} PROPERTIES DISABLED ${disabled})
+endfunction()
+
+# lockstep_standin_targets(targets...): targets that only LOCKSTEP_STANDIN_TESTS builds by default.
+function(lockstep_standin_targets)
+  if(NOT LOCKSTEP_STANDIN_TESTS)
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
+# lockstep_sanitized(entries...): entries that CI runs in one build, the one with AddressSanitizer, which finds more. They
+# exercise protocols and the CUDA stand-in, which spend no time in optimised code.
+function(lockstep_sanitized)
+  foreach(entry IN LISTS ARGN)
+    get_test_property(${entry} DISABLED disabled)
+    if(disabled AND LOCKSTEP_SANITIZE MATCHES address)
+      message(FATAL_ERROR "${entry} has the label sanitized, but AddressSanitizer's build leaves it out")
+    endif()
+    get_test_property(${entry} LABELS labels)
+    set_tests_properties(${entry} PROPERTIES LABELS "${labels};sanitized")
+  endforeach()
 endfunction()
 
 # The filter for all test cases of a test that are not hidden. Catch2 tags a test case with the name of its file:

@@ -1,7 +1,7 @@
 # Sourced by quickstart, check and .ci/run: packages for building and for tests, their installation, and how builds and
 # tests are started.
-build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodium-dev libxxhash-dev nlohmann-json3-dev libcli11-dev
-  libjpeg-dev libpng-dev libgif-dev catch2 libgloo-dev libopenmpi-dev openmpi-bin)
+build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodium-dev libxxhash-dev libdlpack-dev libsleef-dev
+  nlohmann-json3-dev libcli11-dev libjpeg-dev libpng-dev libgif-dev catch2 libgloo-dev libopenmpi-dev openmpi-bin)
 test_packages=(iproute2 mold)
 
 # install_packages NAME...: installs those that are missing; requires no rights if none is.

@@ -33,32 +33,67 @@ void exact_number(const char* operation, double number, DType dtype) {
             operation, number, name_of(dtype)));
 }
 
+std::uint32_t dim_bits(const char* operation, const Tensor& tensor, const std::vector<int>& dims) {
+    if (dims.empty()) return (1u << tensor.dims()) - 1;
+    std::uint32_t bits = 0;
+    for (const int dim : dims) {
+        const std::uint32_t bit = 1u << wrap_dim(dim, tensor.dims(), operation);
+        if (bits & bit)
+            throw InvalidArgument(fmt::format("{}: dimension {} of {} is listed twice; expected every dimension once",
+                                              operation, dim, tensor.shape().str()));
+        bits |= bit;
+    }
+    return bits;
+}
+
 }  // namespace lockstep::checks
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::string_view in_16_bits[] = {"conv2d", "conv_transpose2d", "linear", "matmul"};
+constexpr std::string_view in_16_bits[] = {
+    "conv1d", "conv2d", "conv_transpose2d", "linear", "matmul", "prelu", "scaled_dot_product_attention"};
 
 constexpr std::string_view in_f32[] = {
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "cosine_similarity",
     "cross_entropy",
+    "cumprod",
+    "cumsum",
     "dice_loss",
     "dice_score",
     "exp",
+    "expm1",
+    "gaussian_nll_loss",
+    "group_norm",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "log",
+    "log1p",
     "log_softmax",
     "mean",
     "mean_loss",
     "mse_loss",
     "nll_loss",
+    "norm",
+    "normalize",
+    "pow",
+    "prod",
+    "reciprocal",
+    "rsqrt",
+    "smooth_l1_loss",
     "softmax",
+    "softplus",
     "square",
     "sum",
     "sum_loss",
     "sum_over_shards",
+    "triplet_margin_loss",
 };
 
 constexpr std::string_view in_the_widest[] = {"add",     "cat",     "div", "eq", "ge",          "gt",  "le",   "lt",

@@ -1,6 +1,8 @@
 // Convolution and pooling.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/nn_operations.h"
@@ -10,29 +12,59 @@
 
 namespace lockstep {
 
-Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride, Pair padding) {
+namespace {
+
+/// Attributes of `name`, after a check of each.
+ConvGeometry geometry_of(const char* name, Pair stride, Pair padding, Pair dilation, std::int64_t groups) {
+    if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
+        throw InvalidArgument(fmt::format(
+            "{}: invalid stride ({}, {}) or padding ({}, {}); expected a positive stride and padding of 0 or more",
+            name, stride.h, stride.w, padding.h, padding.w));
+    if (dilation.h < 1 || dilation.w < 1)
+        throw InvalidArgument(
+            fmt::format("{}: invalid dilation ({}, {}); expected positive numbers", name, dilation.h, dilation.w));
+    if (groups < 1)
+        throw InvalidArgument(fmt::format("{}: invalid groups ({}); expected a positive number", name, groups));
+    return {stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w, groups};
+}
+
+/// Checks that x has `channels` channels in each group, and that the groups of weight.size(0) are equal.
+void check_channels(const char* name, const Tensor& x, const Tensor& weight, std::int64_t channels,
+                    std::int64_t groups) {
+    if (x.size(1) % groups != 0 || x.size(1) / groups != channels)
+        throw InvalidArgument(fmt::format("{}: input {} has {} channels; weight {} expects {}{}", name, x.shape().str(),
+                                          x.size(1), weight.shape().str(), channels,
+                                          groups == 1 ? "" : fmt::format(" in each of {} groups", groups)));
+    if (weight.size(0) % groups != 0)
+        throw InvalidArgument(
+            fmt::format("{}: dimension 0 of weight {} is not a multiple of groups ({}); expected equal groups", name,
+                        weight.shape().str(), groups));
+}
+
+/// Elements of the input from the first to the last that a window reads.
+std::int64_t extent(std::int64_t kernel, int dilation) { return dilation * (kernel - 1) + 1; }
+
+}  // namespace
+
+Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride, Pair padding,
+              Pair dilation, std::int64_t groups) {
     const CheckedArgs call("conv2d", {arg::floating("input", given_x), arg::floating("weight", given_weight),
                                       arg::optional("bias", given_bias)});
     const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     checks::dims("conv2d", "input", x, 4, "(N, C, H, W)");
-    checks::dims("conv2d", "weight", weight, 4, "(out channels, in channels, kernel height, kernel width)");
-    if (x.size(1) != weight.size(1))
-        throw InvalidArgument(fmt::format("conv2d: input {} has {} channels; weight {} expects {}", x.shape().str(),
-                                          x.size(1), weight.shape().str(), weight.size(1)));
+    checks::dims("conv2d", "weight", weight, 4, "(out channels, in channels / groups, kernel height, kernel width)");
+    const ConvGeometry geometry = geometry_of("conv2d", stride, padding, dilation, groups);
+    check_channels("conv2d", x, weight, weight.size(1), groups);
     checks::vector_of("conv2d", "bias", bias, weight.size(0), "output channel");
-    if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
-        throw InvalidArgument(fmt::format(
-            "conv2d: invalid stride ({}, {}) or padding ({}, {}); expected a positive stride and padding of 0 or more",
-            stride.h, stride.w, padding.h, padding.w));
-    const std::int64_t room_h = x.size(2) + 2 * padding.h - weight.size(2);
-    const std::int64_t room_w = x.size(3) + 2 * padding.w - weight.size(3);
+    const std::int64_t room_h = x.size(2) + 2 * std::int64_t{padding.h} - extent(weight.size(2), dilation.h);
+    const std::int64_t room_w = x.size(3) + 2 * std::int64_t{padding.w} - extent(weight.size(3), dilation.w);
     if (room_h < 0 || room_w < 0 || weight.numel() == 0)
-        throw InvalidArgument(
-            fmt::format("conv2d: weight {} does not fit in input {} with padding ({}, {}); expected a window within "
-                        "the padded input",
-                        weight.shape().str(), x.shape().str(), padding.h, padding.w));
+        throw InvalidArgument(fmt::format(
+            "conv2d: weight {} does not fit in input {} with padding ({}, {}){}; expected a window within "
+            "the padded input",
+            weight.shape().str(), x.shape().str(), padding.h, padding.w,
+            dilation.h == 1 && dilation.w == 1 ? "" : fmt::format(" and dilation ({}, {})", dilation.h, dilation.w)));
 
-    const ConvGeometry geometry{stride.h, stride.w, padding.h, padding.w};
     const Shape shape{x.size(0), weight.size(0), room_h / stride.h + 1, room_w / stride.w + 1};
     const Tensor y = apply_one(Conv2dForward{geometry}, {x, weight, bias}, shaped(x, shape, x.is_batch()));
     if (!needs_autograd({x, weight, bias})) return y;
@@ -84,35 +116,38 @@ Tensor transposed_convolution(const Tensor& x, const Tensor& weight, const ConvG
 }  // namespace
 
 Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride,
-                        Pair padding, Pair output_padding) {
+                        Pair padding, Pair output_padding, std::int64_t groups, Pair dilation) {
     constexpr const char* name = "conv_transpose2d";
     const CheckedArgs call(name, {arg::floating("input", given_x), arg::floating("weight", given_weight),
                                   arg::optional("bias", given_bias)});
     const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     checks::dims(name, "input", x, 4, "(N, C, H, W)");
-    checks::dims(name, "weight", weight, 4, "(in channels, out channels, kernel height, kernel width)");
-    if (x.size(1) != weight.size(0))
-        throw InvalidArgument(fmt::format("conv_transpose2d: input {} has {} channels; weight {} expects {}",
-                                          x.shape().str(), x.size(1), weight.shape().str(), weight.size(0)));
-    checks::vector_of(name, "bias", bias, weight.size(1), "output channel");
-    if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
-        throw InvalidArgument(
-            fmt::format("conv_transpose2d: invalid stride ({}, {}) or padding ({}, {}); expected a positive stride and "
-                        "padding of 0 or more",
-                        stride.h, stride.w, padding.h, padding.w));
-    if (output_padding.h < 0 || output_padding.w < 0 || output_padding.h >= stride.h || output_padding.w >= stride.w)
+    checks::dims(name, "weight", weight, 4, "(in channels, out channels / groups, kernel height, kernel width)");
+    const ConvGeometry geometry = geometry_of(name, stride, padding, dilation, groups);
+    check_channels(name, x, weight, weight.size(0) / groups, groups);
+    const std::int64_t channels = weight.size(1) * groups;
+    checks::vector_of(name, "bias", bias, channels, "output channel");
+    const Pair most{std::max(stride.h, dilation.h), std::max(stride.w, dilation.w)};
+    if (output_padding.h < 0 || output_padding.w < 0 || output_padding.h >= most.h || output_padding.w >= most.w)
         throw InvalidArgument(fmt::format(
-            "conv_transpose2d: invalid output_padding ({}, {}); expected 0 or more, and less than stride ({}, {})",
-            output_padding.h, output_padding.w, stride.h, stride.w));
-    const Shape shape{x.size(0), weight.size(1),
-                      (x.size(2) - 1) * stride.h - 2 * padding.h + weight.size(2) + output_padding.h,
-                      (x.size(3) - 1) * stride.w - 2 * padding.w + weight.size(3) + output_padding.w};
+            "conv_transpose2d: invalid output_padding ({}, {}); expected 0 or more, and less than stride ({}, {}) or "
+            "dilation ({}, {})",
+            output_padding.h, output_padding.w, stride.h, stride.w, dilation.h, dilation.w));
+    const auto size = [](std::int64_t in, int step, int pad, std::int64_t window, int more) {
+        return (in - 1) * step - 2 * std::int64_t{pad} + window + more;
+    };
+    const Shape shape{x.size(0), channels,
+                      size(x.size(2), stride.h, padding.h, extent(weight.size(2), dilation.h), output_padding.h),
+                      size(x.size(3), stride.w, padding.w, extent(weight.size(3), dilation.w), output_padding.w)};
     if (x.size(2) < 1 || x.size(3) < 1 || shape[2] < 1 || shape[3] < 1 || weight.numel() == 0)
         throw InvalidArgument(
             fmt::format("conv_transpose2d: the output of input {} with weight {} and padding ({}, {}) is empty; "
                         "expected less padding",
                         x.shape().str(), weight.shape().str(), padding.h, padding.w));
-    const Tensor y = transposed_convolution(x, weight, {stride.h, stride.w, padding.h, padding.w}, shape);
+    // conv2d maps the result to as many rows as x has, plus one for every whole stride of output padding.
+    const int rows = output_padding.h / stride.h, columns = output_padding.w / stride.w;
+    const Tensor all = rows > 0 || columns > 0 ? pad(x, {0, columns, 0, rows}) : x;
+    const Tensor y = transposed_convolution(all, weight, geometry, shape);
     return bias.defined() ? add(y, bias.reshape({bias.size(0), 1, 1})) : y;
 }
 

@@ -2,7 +2,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
-#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/random_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
@@ -11,11 +11,14 @@ namespace lockstep {
 
 namespace {
 
+/// Every shard has its own mask, also of a parameter.
+DrawBy draw_by(const Tensor& x) { return x.is_batch() ? DrawBy::row : DrawBy::shard; }
+
 /// x * a mask of the same shape; one byte per element is saved for backward.
 Tensor dropped(const Tensor& given, double p) {
     const CheckedArgs call("dropout", {arg::floating("input", given)});
     const Tensor& x = call[0];
-    const auto made = apply(make_operation(DropoutForward{p, x.is_batch()}), {x},
+    const auto made = apply(make_operation(DropoutForward{p, draw_by(x)}), {x},
                             {like(x), TensorMeta::contiguous(DType::u8, x.shape(), x.is_batch())});
     if (needs_autograd({x}))
         add_autograd_node(
@@ -36,7 +39,7 @@ Tensor without_channels(const Tensor& given, double p) {
     // bf16, which cannot represent 1 / (1 - p).
     const bool is_half = is_half_type(x.dtype());
     const Tensor mask = Tensor::empty(mask_shape, is_half ? DType::f32 : x.dtype(), x.device());
-    apply_one(DropoutMask{p, x.is_batch()}, {}, mask);
+    apply_one(RandomValues{Distribution::dropout, p, draw_by(x)}, {}, mask);
     return is_half ? mul(x.to(DType::f32), mask).to(x.dtype()) : mul(x, mask);
 }
 

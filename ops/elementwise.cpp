@@ -157,6 +157,9 @@ Tensor round(const Tensor& x) { return unary<functor::Round>(x); }
 Tensor expm1(const Tensor& x) { return unary<functor::Expm1>(x); }
 Tensor log1p(const Tensor& x) { return unary<functor::Log1p>(x); }
 Tensor erf(const Tensor& x) { return unary<functor::Erf>(x); }
+Tensor sin(const Tensor& x) { return unary<functor::Sin>(x); }
+Tensor cos(const Tensor& x) { return unary<functor::Cos>(x); }
+Tensor fmod(const Tensor& x, double divisor) { return unary(x, functor::Fmod{divisor}); }
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max) {
     if (!min && !max) throw InvalidArgument("clamp: no limit; expected `min`, `max` or both");
     constexpr double none = std::numeric_limits<double>::infinity();

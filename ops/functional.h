@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -78,6 +79,12 @@ Tensor round(const Tensor& x);
 Tensor expm1(const Tensor& x);
 Tensor log1p(const Tensor& x);
 Tensor erf(const Tensor& x);
+/// x in radians.
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+/// The exact remainder of x / divisor, with the sign of x; NaN if the divisor is 0. The divisor becomes part of the
+/// program while `forward` is traced.
+Tensor fmod(const Tensor& x, double divisor);
 /// Limits x. A missing limit does not apply; `max` applies where it is less than `min`. Throws InvalidArgument if both
 /// are missing.
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
@@ -93,6 +100,22 @@ Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
 Tensor silu(const Tensor& x);
 Tensor logsigmoid(const Tensor& x);
 Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
+/// log(1 + exp(beta x)) / beta, or x if beta x exceeds the threshold.
+Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);
+Tensor elu(const Tensor& x, double alpha = 1);
+Tensor celu(const Tensor& x, double alpha = 1);
+Tensor selu(const Tensor& x);
+/// Limits x. Unlike that of `clamp`, the gradient is 0 at the limits.
+Tensor hardtanh(const Tensor& x, double min_val = -1, double max_val = 1);
+Tensor relu6(const Tensor& x);
+Tensor hardsigmoid(const Tensor& x);
+Tensor hardswish(const Tensor& x);
+Tensor mish(const Tensor& x);
+Tensor softsign(const Tensor& x);
+/// x, or weight x where x is not positive; weight: one number, or one for each channel of x (N, C, ...).
+Tensor prelu(const Tensor& x, const Tensor& weight);
+/// The first half of x along `dim`, times the sigmoid of the second half.
+Tensor glu(const Tensor& x, int dim = -1);
 /// Whether an element is neither infinite nor NaN, as bool. Not differentiable.
 Tensor isfinite(const Tensor& x);
 
@@ -208,6 +231,21 @@ Tensor std(const Tensor& x, const Dims& dims = {}, double correction = 1, bool k
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
 /// log(sum(exp(x))) over `dims`, without overflow.
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
+/// x divided by its p-norm along `dim`, or by `eps` if the norm is smaller. torch.nn.functional.normalize.
+Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
+/// Cosines of the angles between vectors along `dim`; norms below `eps` count as `eps`.
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = 1, double eps = 1e-8);
+/// Product of all elements, or along `dim`.
+Tensor prod(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
+/// Sums and products of the elements up to each one along `dim`.
+Tensor cumsum(const Tensor& x, int dim);
+Tensor cumprod(const Tensor& x, int dim);
+/// Elements in ascending or descending order along `dim`, and their indices (i64). Equal elements keep their order; NaN
+/// is larger than every number.
+ValuesAndIndices sort(const Tensor& x, int dim = -1, bool descending = false);
+Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
+/// The k largest or smallest elements along `dim` in order, and their indices (i64).
+ValuesAndIndices topk(const Tensor& x, std::int64_t k, int dim = -1, bool largest = true);
 /// Products (N, M) of the elements of two vectors.
 Tensor outer(const Tensor& a, const Tensor& b);
 /// Concatenates tensors along `dim`; all other dimensions must agree. For integers see gather in functions.h.
@@ -249,8 +287,13 @@ Tensor flatten(const Tensor& x, int start_dim = 0, int end_dim = -1);
 
 // ---- linear algebra, convolution, pooling -----------------------------------------------------------------------
 
-/// (M, K) x (K, N), or (B, M, K) x (B, K, N); a single matrix is used for every matrix of a batch. Out: ((B,) M, N).
+/// (..., M, K) x (..., K, N); the leading dimensions are broadcast. A vector (K) is a row on the left and a column on
+/// the right, and has no dimension in the result. Out: (..., M, N).
 Tensor matmul(const Tensor& a, const Tensor& b);
+/// Sums of products by Einstein's convention: einsum("bij,bjk->bik", {a, b}). Every dimension has a letter; letters
+/// that the result lacks are summed over. Without "->", the result has the letters that appear once, in alphabetic
+/// order. Operands are multiplied from left to right. torch.einsum.
+Tensor einsum(const std::string& equation, const std::vector<Tensor>& tensors);
 /// x (..., in) weight^T + bias; weight (out, in), bias (out) or undefined. Out: (..., out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
@@ -261,19 +304,44 @@ struct Pair {
     constexpr Pair(int height, int width) : h(height), w(width) {}
 };
 
-/// Cross-correlation of x (N, C, H, W) with weight (K, C, kh, kw), zero padding, plus bias (K) or undefined.
-/// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...). In f32 on CPU devices, most 3x3 convolutions with stride 1 use
-/// Winograd's algorithm. It has larger rounding errors than a sum of products and spreads NaN over tiles
-/// (docs/accuracy.md). `LOCKSTEP_CONV=direct` and `EngineOptions::convolution` disable it.
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
-/// Transposed convolution, the gradient of conv2d. Every element of x (N, C, H, W) adds its product with weight (C, K,
-/// kh, kw) to y, plus bias (K) or undefined. Out: (N, K, (H - 1) stride - 2 padding + kh + output_padding, ...);
-/// output_padding, less than the stride, selects among the sizes that conv2d maps to H. Algorithms are those of conv2d.
+/// Cross-correlation of x (N, C, H, W) with weight (K, C / groups, kh, kw), zero padding, plus bias (K) or undefined.
+/// Out: (N, K, (H + 2 padding - dilation (kh - 1) - 1) / stride + 1, ...). Each of the `groups` equal ranges of input
+/// channels contributes to one of as many ranges of output channels; `groups` = C is a depthwise convolution.
+/// `dilation` is the distance between the elements of x that a window reads. In f32 on CPU devices, most 3x3
+/// convolutions with stride 1, one group and no dilation use Winograd's algorithm. It has larger rounding errors than a
+/// sum of products and spreads NaN over tiles (docs/accuracy.md). `LOCKSTEP_CONV=direct` and
+/// `EngineOptions::convolution` disable it.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0,
+              Pair dilation = 1, std::int64_t groups = 1);
+/// Transposed convolution, the gradient of conv2d. Every element of x (N, C, H, W) adds its product with weight (C,
+/// K / groups, kh, kw) to y, plus bias (K) or undefined. Out: (N, K, (H - 1) stride - 2 padding + dilation (kh - 1) + 1
+/// + output_padding, ...); output_padding, less than the stride or the dilation, selects among the sizes that conv2d
+/// maps to H. Algorithms are those of conv2d.
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1,
-                        Pair padding = 0, Pair output_padding = 0);
+                        Pair padding = 0, Pair output_padding = 0, std::int64_t groups = 1, Pair dilation = 1);
 /// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
 /// If several elements are largest, the first one gets the gradient.
 Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0);
+
+/// Mean of every window of x (N, C, H, W); stride defaults to the window. Padding is at most half the window; its zeros
+/// count as elements if `count_include_pad`.
+Tensor avg_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0,
+                  bool count_include_pad = true);
+/// Means of `output_size` windows that cover x (N, C, H, W) evenly. Window i of n covers elements floor(i H / n) to
+/// ceil((i + 1) H / n).
+Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size);
+
+/// (N, C r^2, H, W) as (N, C, H r, W r), and back. Any dtype.
+Tensor pixel_shuffle(const Tensor& x, int upscale_factor);
+Tensor pixel_unshuffle(const Tensor& x, int downscale_factor);
+
+// Convolution and pooling of sequences x (N, C, L); weight (K, C / groups, k).
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, int stride = 1, int padding = 0,
+              int dilation = 1, std::int64_t groups = 1);
+Tensor max_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt, int padding = 0);
+Tensor avg_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt, int padding = 0,
+                  bool count_include_pad = true);
+Tensor adaptive_avg_pool1d(const Tensor& x, int output_size);
 
 /// Height and width as multiples: `2` for both, or `{2, 1.5}`.
 struct ScaleFactor {
@@ -309,11 +377,11 @@ struct BatchNormOptions {
     double eps = 1e-5;
     BatchNormStatistics statistics = BatchNormStatistics::all_shards;
 };
-/// Normalises x (N, C, H, W) per channel, times weight (C), plus bias (C) (undefined: 1 and 0). In training, or without
-/// running statistics, it uses the mean and biased variance of x. The running statistics (C), if defined, then move by
-/// `momentum` towards the mean and the unbiased variance when the step commits. Otherwise it uses the running
-/// statistics. Throws InvalidArgument when training with one value per channel, before anything has changed; with
-/// synchronized statistics, the whole batch counts.
+/// Normalises x (N, C, H, W), or any (N, C, ...), per channel, times weight (C), plus bias (C) (undefined: 1 and 0). In
+/// training, or without running statistics, it uses the mean and biased variance of x. The running statistics (C), if
+/// defined, then move by `momentum` towards the mean and the unbiased variance when the step commits. Otherwise it uses
+/// the running statistics. Throws InvalidArgument when training with one value per channel, before anything has
+/// changed; with synchronized statistics, the whole batch counts.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
                   const Tensor& bias = {}, const BatchNormOptions& options = {});
 
@@ -322,12 +390,61 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
 Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {}, const Tensor& bias = {},
                   double eps = 1e-5);
 
+/// Normalises each of `num_groups` groups of channels of every row of x (N, C, ...) with its mean and biased variance,
+/// times weight (C), plus bias (C) (undefined: 1 and 0).
+Tensor group_norm(const Tensor& x, std::int64_t num_groups, const Tensor& weight = {}, const Tensor& bias = {},
+                  double eps = 1e-5);
+/// Normalises every channel of every row of x (N, C, L, ...); see group_norm.
+Tensor instance_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+/// Divides the last dimensions of x, which are `normalized_shape`, by the root of their mean square plus `eps`, times
+/// weight. `eps` defaults to the precision of the arithmetic, that of f32 or f64.
+Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {},
+                std::optional<double> eps = std::nullopt);
+
 /// exp(x) / sum(exp(x)) along `dim`.
 Tensor softmax(const Tensor& x, int dim);
 /// x - log(sum(exp(x))) along `dim`.
 Tensor log_softmax(const Tensor& x, int dim);
 
-// ---- random masks -----------------------------------------------------------------------------------------------
+// ---- attention --------------------------------------------------------------------------------------------------
+
+struct AttentionOptions {
+    /// Broadcast to (..., L, S): bool, true where a query attends to a key, or numbers that are added to the scores.
+    Tensor attn_mask = {};
+    double dropout_p = 0;
+    bool is_causal = false;                      ///< queries attend to keys up to their own position
+    std::optional<double> scale = std::nullopt;  ///< factor of the products; 1 / sqrt(E) by default
+};
+/// softmax(query key^T scale) value, of query (..., L, E), key (..., S, E) and value (..., S, Ev). Out: (..., L, Ev).
+/// Queries that attend to no key give 0. torch.nn.functional.scaled_dot_product_attention.
+Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const AttentionOptions& options = {});
+
+// ---- random numbers ---------------------------------------------------------------------------------------------
+
+// Every call in `forward` draws new numbers in every step, microbatch and inference. They depend on the seed and the
+// counts of these, on the ordinal of the call, and on the global row and element, but not on devices, ranks and shards.
+// Without the batch in dimension 0, elements have the same numbers on all shards if the argument has the same value on
+// all of them, such as a parameter, and different numbers otherwise. Outside a wrapper, the numbers depend on
+// `manual_seed` and the calls since. Every kind of device draws the same bits. Also in evaluation mode. As in PyTorch,
+// results have gradients of 0, or none (rand_like, randn_like); mu + sigma * randn_like(sigma) has those of a sample.
+
+/// Uniform numbers in [0, 1), in steps of 2^-24 (f32), 2^-53 (f64), 2^-11 (f16) or 2^-8 (bf16), with the shape, dtype
+/// and device of x.
+Tensor rand_like(const Tensor& x);
+/// Standard normal numbers with the shape, dtype and device of x: those of f32 are below 6.34, those of f64 below 9.1,
+/// and those of 16 bits are rounded from f32.
+Tensor randn_like(const Tensor& x);
+/// 1 with the probability that an element of p is, else 0. A probability outside [0, 1] is an error of the data: eager
+/// reads throw it, steps are refused. Probabilities are resolved to 2^-24, or 2^-53 in f64.
+Tensor bernoulli(const Tensor& p);
+/// With the same probability p for all elements of x, resolved to 2^-24; the values of x are not read.
+Tensor bernoulli(const Tensor& x, double p);
+/// Normal numbers with the mean and standard deviation that elements of `mean` and `std` (broadcast) are. A negative
+/// `std` is an error, in a tensor one of the data.
+Tensor normal(const Tensor& mean, const Tensor& std);
+Tensor normal(const Tensor& mean, double std = 1);
+Tensor normal(double mean, const Tensor& std);
 
 /// Sets elements to 0 with probability p and divides the others by 1 - p. The mask depends on the seed, the step, the
 /// ordinal of the call and the global row, not on the shards. Returns x itself unless `training`.

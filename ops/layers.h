@@ -35,31 +35,64 @@ struct Linear {
 struct Conv2dOptions {
     Pair stride = 1;
     Pair padding = 0;
+    Pair dilation = 1;
+    std::int64_t groups = 1;  ///< divides both numbers of channels
     bool bias = true;
 };
 
-/// torch.nn.Conv2d. weight (out, in, kh, kw) and bias (out) ~ U(-1/sqrt(in kh kw), 1/sqrt(in kh kw)).
+/// torch.nn.Conv2d. weight (out, in / groups, kh, kw) and bias (out) ~ U(-1/sqrt(n), 1/sqrt(n)), with
+/// n = in / groups kh kw.
 struct Conv2d {
     Conv2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_size, const Conv2dOptions& options = {});
 
     Parameter weight;
     std::optional<Parameter> bias;
-    Pair stride, padding;
+    Pair stride, padding, dilation;
+    std::int64_t groups;
     LOCKSTEP_MEMBERS(weight, bias)
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w); }
+    void describe(Signature& signature) const {
+        signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
+        signature.add(dilation.h).add(dilation.w).add(groups);
+    }
+};
+
+struct Conv1dOptions {
+    int stride = 1;
+    int padding = 0;
+    int dilation = 1;
+    std::int64_t groups = 1;  ///< divides both numbers of channels
+    bool bias = true;
+};
+
+/// torch.nn.Conv1d. weight (out, in / groups, k) and bias (out) ~ U(-1/sqrt(n), 1/sqrt(n)), with n = in / groups k.
+struct Conv1d {
+    Conv1d(std::int64_t in_channels, std::int64_t out_channels, int kernel_size, const Conv1dOptions& options = {});
+
+    Parameter weight;
+    std::optional<Parameter> bias;
+    int stride, padding, dilation;
+    std::int64_t groups;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(stride).add(padding).add(dilation).add(groups); }
 };
 
 struct ConvTranspose2dOptions {
     Pair stride = 1;
     Pair padding = 0;
     Pair output_padding = 0;
+    std::int64_t groups = 1;  ///< divides both numbers of channels
     bool bias = true;
+    Pair dilation = 1;
 };
 
-/// torch.nn.ConvTranspose2d. weight (in, out, kh, kw) and bias (out) ~ U(-1/sqrt(out kh kw), 1/sqrt(out kh kw)).
+/// torch.nn.ConvTranspose2d. weight (in, out / groups, kh, kw) and bias (out) ~ U(-1/sqrt(n), 1/sqrt(n)), with
+/// n = out / groups kh kw.
 struct ConvTranspose2d {
     ConvTranspose2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_size,
                     const ConvTranspose2dOptions& options = {});
@@ -67,13 +100,15 @@ struct ConvTranspose2d {
     Parameter weight;
     std::optional<Parameter> bias;
     Pair stride, padding, output_padding;
+    std::int64_t groups;
+    Pair dilation;
     LOCKSTEP_MEMBERS(weight, bias)
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const {
         signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
-        signature.add(output_padding.h).add(output_padding.w);
+        signature.add(output_padding.h).add(output_padding.w).add(groups).add(dilation.h).add(dilation.w);
     }
 };
 
@@ -101,6 +136,26 @@ struct BatchNorm2d {
     void describe(Signature& signature) const {
         signature.add(options.eps).add(options.momentum).add(options.statistics);
     }
+
+protected:
+    /// The result for x (N, features, ...).
+    Tensor normalized(const Tensor& x) const;
+};
+
+/// torch.nn.BatchNorm1d over x (N, features) or (N, features, L); see BatchNorm2d.
+struct BatchNorm1d : BatchNorm2d {
+    using BatchNorm2d::BatchNorm2d;
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// torch.nn.BatchNorm3d over x (N, features, D, H, W); see BatchNorm2d.
+struct BatchNorm3d : BatchNorm2d {
+    using BatchNorm2d::BatchNorm2d;
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
 /// torch.nn.SyncBatchNorm: normalises with the statistics of the whole batch, over all shards, devices and processes.
@@ -110,7 +165,7 @@ struct SyncBatchNorm : BatchNorm2d {
         : BatchNorm2d(num_features, (o.statistics = BatchNormStatistics::synchronized, o)) {}
 };
 
-/// torch.nn.SyncBatchNorm.convert_sync_batchnorm: all BatchNorm2d of `model`, in place, with their parameters and
+/// torch.nn.SyncBatchNorm.convert_sync_batchnorm: all BatchNorm layers of `model`, in place, with their parameters and
 /// running statistics. Call it before you wrap the model.
 template <class Model>
 void convert_sync_batchnorm(Model& model) {
@@ -163,6 +218,58 @@ struct LayerNorm {
     void describe(Signature& signature) const { signature.add(normalized_shape).add(eps); }
 };
 
+struct GroupNormOptions {
+    double eps = 1e-5;
+    bool affine = true;  ///< has weight and bias
+};
+
+/// torch.nn.GroupNorm over x (N, channels, ...). weight 1, bias 0.
+struct GroupNorm {
+    GroupNorm(std::int64_t groups, std::int64_t num_channels, const GroupNormOptions& options = {});
+
+    std::optional<Parameter> weight, bias;
+    std::int64_t num_groups;
+    double eps;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(num_groups).add(eps); }
+};
+
+struct RMSNormOptions {
+    std::optional<double> eps = std::nullopt;
+    bool elementwise_affine = true;  ///< has a weight
+};
+
+/// torch.nn.RMSNorm over the last dimensions, which are `normalized_shape`. weight 1.
+struct RMSNorm {
+    explicit RMSNorm(const Shape& normalized, const RMSNormOptions& options = {});
+    explicit RMSNorm(std::int64_t features, const RMSNormOptions& options = {}) : RMSNorm(Shape{features}, options) {}
+
+    std::optional<Parameter> weight;
+    Shape normalized_shape;
+    std::optional<double> eps;
+    LOCKSTEP_MEMBERS(weight)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        signature.add(normalized_shape).add(eps.has_value()).add(eps.value_or(0));
+    }
+};
+
+/// torch.nn.PReLU: a slope for negative numbers, or one for each channel. weight (num_parameters) is `init`.
+struct PReLU {
+    explicit PReLU(std::int64_t num_parameters = 1, double init = 0.25);
+
+    Parameter weight;
+    LOCKSTEP_MEMBERS(weight)
+
+    Tensor forward(const Tensor& x) const { return prelu(x, weight); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 /// A layer without parameters.
 struct PlainLayer {
     template <class Visit>
@@ -205,6 +312,43 @@ struct MaxPool2d : PlainLayer {
         signature.add(kernel_size.h).add(kernel_size.w);
         signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
     }
+};
+
+/// torch.nn.AvgPool2d; the stride defaults to the window.
+struct AvgPool2d : PlainLayer {
+    explicit AvgPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool with_padding = true);
+
+    Pair kernel_size, stride, padding;
+    bool count_include_pad;
+
+    Tensor forward(const Tensor& x) const { return avg_pool2d(x, kernel_size, stride, padding, count_include_pad); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        signature.add(kernel_size.h).add(kernel_size.w).add(count_include_pad);
+        signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
+    }
+};
+
+/// torch.nn.AdaptiveAvgPool2d.
+struct AdaptiveAvgPool2d : PlainLayer {
+    explicit AdaptiveAvgPool2d(Pair size);
+
+    Pair output_size;
+
+    Tensor forward(const Tensor& x) const { return adaptive_avg_pool2d(x, output_size); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(output_size.h).add(output_size.w); }
+};
+
+/// torch.nn.MaxPool1d; the stride defaults to the window.
+struct MaxPool1d : PlainLayer {
+    explicit MaxPool1d(int window, std::optional<int> step = std::nullopt, int pad = 0);
+
+    int kernel_size, stride, padding;
+
+    Tensor forward(const Tensor& x) const { return max_pool1d(x, kernel_size, stride, padding); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(kernel_size).add(stride).add(padding); }
 };
 
 /// torch.nn.Upsample.
@@ -261,6 +405,72 @@ struct LeakyReLU : PlainLayer {
     Tensor forward(const Tensor& x) const { return leaky_relu(x, negative_slope); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const { signature.add(negative_slope); }
+};
+
+struct ReLU6 : PlainLayer {
+    Tensor forward(const Tensor& x) const { return relu6(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct SELU : PlainLayer {
+    Tensor forward(const Tensor& x) const { return selu(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct Hardsigmoid : PlainLayer {
+    Tensor forward(const Tensor& x) const { return hardsigmoid(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct Hardswish : PlainLayer {
+    Tensor forward(const Tensor& x) const { return hardswish(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct Mish : PlainLayer {
+    Tensor forward(const Tensor& x) const { return mish(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct Softsign : PlainLayer {
+    Tensor forward(const Tensor& x) const { return softsign(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct ELU : PlainLayer {
+    explicit ELU(double scale = 1) : alpha(scale) {}
+
+    double alpha;
+
+    Tensor forward(const Tensor& x) const { return elu(x, alpha); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(alpha); }
+};
+
+struct Softplus : PlainLayer {
+    explicit Softplus(double sharpness = 1, double linear_from = 20) : beta(sharpness), threshold(linear_from) {}
+
+    double beta, threshold;
+
+    Tensor forward(const Tensor& x) const { return softplus(x, beta, threshold); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(beta).add(threshold); }
+};
+
+struct GLU : PlainLayer {
+    explicit GLU(int along = -1) : dim(along) {}
+
+    int dim;
+
+    Tensor forward(const Tensor& x) const { return glu(x, dim); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(dim); }
+};
+
+/// torch.nn.Identity.
+struct Identity : PlainLayer {
+    Tensor forward(const Tensor& x) const { return x; }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
 /// torch.nn.Flatten: by default all dimensions after the batch.

@@ -1,4 +1,4 @@
-// Matrix products.
+// The product of a tensor and a matrix of weights.
 #include <fmt/format.h>
 
 #include "lockstep/ops/functional.h"
@@ -9,53 +9,6 @@
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
-
-namespace {
-
-Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
-
-/// Product of two matrices, or of two batches of equal size.
-Tensor product(const Tensor& a, const Tensor& b) {
-    Shape shape = a.shape();
-    shape[shape.dims() - 1] = b.size(-1);
-    const bool batch = a.is_batch() || (b.dims() == 3 && b.is_batch());
-    const Tensor y = apply_one(MatMul{}, {a, b}, shaped(a, shape, batch));
-    if (!needs_autograd({a, b})) return y;
-    SavedTensor first, second;
-    if (b.requires_grad()) first = SavedTensor(a, "matmul");
-    if (a.requires_grad()) second = SavedTensor(b, "matmul");
-    add_autograd_node("matmul", {a, b}, {y},
-                      [first, second, a_wanted = a.requires_grad(), b_wanted = b.requires_grad(), tag_a = a.is_batch(),
-                       tag_b = b.is_batch()](const std::vector<Tensor>& gradients) {
-                          std::vector<Tensor> result(2);
-                          if (a_wanted) result[0] = tagged(product(gradients[0], transposed(second.get())), tag_a);
-                          if (b_wanted) result[1] = tagged(product(transposed(first.get()), gradients[0]), tag_b);
-                          return result;
-                      });
-    return y;
-}
-
-}  // namespace
-
-Tensor matmul(const Tensor& given_a, const Tensor& given_b) {
-    const CheckedArgs call("matmul",
-                           {arg::floating("the first tensor", given_a), arg::floating("the second tensor", given_b)});
-    const Tensor &a = call[0], &b = call[1];
-    const auto refuse = [&](const char* why) {
-        throw InvalidArgument(
-            fmt::format("matmul: cannot multiply {} by {}; {}", a.shape().str(), b.shape().str(), why));
-    };
-    if (a.dims() < 2 || a.dims() > 3 || b.dims() < 2 || b.dims() > 3)
-        refuse("expected matrices or batches of matrices, (M, K) or (B, M, K)");
-    if (a.size(-1) != b.size(-2)) refuse("expected as many columns of the first as rows of the second");
-    if (a.dims() == 3 && b.dims() == 3 && a.size(0) != b.size(0)) refuse("expected batches of equal size");
-    if (a.dims() == 3 && b.dims() == 2) {
-        const Tensor rows = product(a.reshape({a.size(0) * a.size(1), a.size(2)}), b);
-        return tagged(rows.reshape({a.size(0), a.size(1), b.size(1)}), a.is_batch());
-    }
-    if (a.dims() == 2 && b.dims() == 3) return product(a.expand({b.size(0), a.size(0), a.size(1)}), b);
-    return product(a, b);
-}
 
 Tensor linear(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias) {
     const CheckedArgs call("linear", {arg::floating("input", given_x), arg::floating("weight", given_weight),

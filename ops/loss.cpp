@@ -4,6 +4,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/loss_terms.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -94,8 +95,25 @@ Loss CrossEntropyLoss::operator()(const Tensor& given, const Tensor& target) con
     const CheckedArgs call("cross_entropy", {arg::floating("input", given)});
     const Tensor& input = call[0];
     require_classes("cross_entropy", input);
+    const double smoothing = options.label_smoothing;
+    if (!(smoothing >= 0 && smoothing <= 1))
+        throw InvalidArgument(fmt::format("cross_entropy: invalid label_smoothing ({}); expected 0 to 1", smoothing));
+    if (target.defined() && is_floating(target.dtype())) return cross_entropy_of_probabilities(input, target, options);
     const OperandDevice device(input, target);
-    return nll("cross_entropy", log_softmax(device.moved(input), 1), device.moved(target), options);
+    const Tensor logarithms = log_softmax(device.moved(input), 1), classes = device.moved(target);
+    const Loss hard =
+        nll("cross_entropy", logarithms, classes, {options.weight, options.ignore_index, options.reduction});
+    if (smoothing == 0) return hard;
+
+    Tensor costs = neg(logarithms);
+    if (options.weight.defined()) {
+        Shape of_classes;
+        for (int dim = 1; dim < input.dims(); ++dim) of_classes.push_back(dim == 1 ? input.size(1) : 1);
+        costs = costs * device.moved(options.weight).reshape(of_classes);
+    }
+    const Tensor even = where(eq(classes, options.ignore_index), 0, sum(costs, 1));
+    const Loss soft({sum(even), hard.terms()[0].denominator});
+    return (1 - smoothing) * hard + (smoothing / static_cast<double>(input.size(1))) * soft;
 }
 
 Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) const {
@@ -110,26 +128,12 @@ Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) co
     if (!(x.shape() == t.shape()))
         throw InvalidArgument(fmt::format("{}: target size {} must be the same as input size {}", name, t.shape().str(),
                                           x.shape().str()));
-    for (const auto& [what, weight] :
-         {std::pair<const char*, const Tensor&>("weight", call[2]), {"pos_weight", call[3]}}) {
-        if (!weight.defined()) continue;
-        const bool of_rows = weight.dims() < x.dims() || (weight.dims() == x.dims() && weight.size(0) == 1);
-        if (!(broadcast_shapes(x.shape(), weight.shape(), name) == x.shape()) || !of_rows)
-            throw InvalidArgument(
-                fmt::format("{}: {} {} does not broadcast over the rows of input {}; expected the same weights for "
-                            "every row, without dimension 0",
-                            name, what, weight.shape().str(), x.shape().str()));
-        if (weight.requires_grad())
-            throw InvalidArgument(
-                fmt::format("{}: {} requires a gradient; expected a constant (use {}.detach())", name, what, what));
-    }
+    require_row_weights(name, "weight", call[2], x);
+    require_row_weights(name, "pos_weight", call[3], x);
     const Tensor likelihood = logsigmoid(x);
     Tensor e = (1 - t) * x - (call[3].defined() ? (1 + (call[3] - 1) * t) * likelihood : likelihood);
     if (call[2].defined()) e = e * call[2];
-    Loss::Term term{sum(e), {}, 1};
-    if (options.reduction == Reduction::mean)
-        term.denominator = Tensor::full({}, static_cast<double>(x.numel()), x.dtype(), x.device());
-    return Loss(std::move(term));
+    return reduced(sum(e), x.numel(), options.reduction);
 }
 
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
@@ -152,10 +156,7 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
                               return std::vector<Tensor>{input_wanted ? da : Tensor(),
                                                          target_wanted ? tagged(neg(da), target_batch) : Tensor()};
                           });
-    Loss::Term term{numerator, {}, 1};
-    if (reduction == Reduction::mean)
-        term.denominator = Tensor::full({}, static_cast<double>(input.numel()), input.dtype(), input.device());
-    return Loss(std::move(term));
+    return reduced(numerator, input.numel(), reduction);
 }
 
 Loss mean_loss(const Tensor& given) {
@@ -164,7 +165,7 @@ Loss mean_loss(const Tensor& given) {
     if (e.dims() == 0)
         throw InvalidArgument(
             "mean_loss: a scalar has an unknown number of elements; expected the loss of every element");
-    return Loss({sum(e), Tensor::full({}, static_cast<double>(e.numel()), e.dtype(), e.device()), 1});
+    return reduced(sum(e), e.numel(), Reduction::mean);
 }
 
 Loss sum_loss(const Tensor& given) {
@@ -175,7 +176,7 @@ Loss sum_loss(const Tensor& given) {
             fmt::format("sum_loss: dimension 0 of {} is not the batch, so every shard would add the sum again; "
                         "expected the loss of every row, tagged with tag_batch() if a view lost the tag",
                         e.shape().str()));
-    return Loss({sum(e), {}, 1});
+    return reduced(sum(e), e.numel(), Reduction::sum);
 }
 
 }  // namespace lockstep

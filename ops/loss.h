@@ -57,9 +57,18 @@ struct NllLoss {
 };
 inline const NllLoss nll_loss{};
 
-/// Cross entropy of logits (torch.nn.CrossEntropyLoss): log-softmax over dimension 1, then NllLoss.
+struct CrossEntropyOptions {
+    Tensor weight = {};                ///< (C) class weights, or undefined
+    std::int64_t ignore_index = -100;  ///< rows with this target count nothing
+    Reduction reduction = Reduction::mean;
+    double label_smoothing = 0;  ///< part of every target that is spread evenly over all classes, in [0, 1]
+};
+
+/// Cross entropy of logits (torch.nn.CrossEntropyLoss): log-softmax over dimension 1, then NllLoss. A target of the
+/// input's shape and a floating dtype has the probability of every class; then the mean is over rows, whatever their
+/// weights, and `ignore_index` must be the default.
 struct CrossEntropyLoss {
-    NllOptions options;
+    CrossEntropyOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const CrossEntropyLoss cross_entropy{};
@@ -85,6 +94,100 @@ struct MseLoss {
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const MseLoss mse_loss{};
+
+// Mean or sum over elements; input and target have one shape and dtype.
+
+/// |input - target| (torch.nn.L1Loss).
+struct L1Loss {
+    Reduction reduction = Reduction::mean;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const L1Loss l1_loss{};
+
+/// With d = |input - target|: d^2 / (2 beta) below beta, d - beta / 2 from there (torch.nn.SmoothL1Loss).
+struct SmoothL1Loss {
+    double beta = 1;  ///< 0: L1Loss
+    Reduction reduction = Reduction::mean;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const SmoothL1Loss smooth_l1_loss{};
+
+/// With d = |input - target|: d^2 / 2 up to delta, delta (d - delta / 2) above (torch.nn.HuberLoss).
+struct HuberLoss {
+    double delta = 1;
+    Reduction reduction = Reduction::mean;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const HuberLoss huber_loss{};
+
+struct BceOptions {
+    Tensor weight = {};  ///< weight of each element, or undefined; broadcast to the input, the same for every row
+    Reduction reduction = Reduction::mean;
+};
+
+/// Binary cross entropy of probabilities in [0, 1], whose logarithms are at least -100 (torch.nn.BCELoss).
+/// BceWithLogitsLoss is more accurate.
+struct BceLoss {
+    BceOptions options;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const BceLoss binary_cross_entropy{};
+
+struct KlDivOptions {
+    bool log_target = false;  ///< targets are logarithms of probabilities
+    /// `batchmean` divides by the number of rows, which gives the divergence of a row.
+    enum class Reduction : std::uint8_t { mean, batchmean, sum } reduction = Reduction::mean;
+};
+
+/// target (log(target) - input) for logarithms of probabilities `input` (torch.nn.KLDivLoss).
+struct KlDivLoss {
+    KlDivOptions options;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const KlDivLoss kl_div{};
+
+struct GaussianNllOptions {
+    bool full = false;  ///< adds log(2 pi) / 2
+    double eps = 1e-6;  ///< smallest variance
+    Reduction reduction = Reduction::mean;
+};
+
+/// Negative log likelihood of targets under normal distributions: (log(var) + (input - target)^2 / var) / 2. `var`, of
+/// the shape of the input, counts as `eps` where it is smaller; the gradient flows through as if it were not
+/// (torch.nn.GaussianNLLLoss).
+struct GaussianNllLoss {
+    GaussianNllOptions options;
+    Loss operator()(const Tensor& input, const Tensor& target, const Tensor& var) const;
+};
+inline const GaussianNllLoss gaussian_nll_loss{};
+
+struct CosineEmbeddingOptions {
+    double margin = 0;
+    Reduction reduction = Reduction::mean;
+};
+
+/// For rows of x1 and x2 (N, D) and targets (N) of 1 or -1: 1 - cos, or max(0, cos - margin)
+/// (torch.nn.CosineEmbeddingLoss).
+struct CosineEmbeddingLoss {
+    CosineEmbeddingOptions options;
+    Loss operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const;
+};
+inline const CosineEmbeddingLoss cosine_embedding_loss{};
+
+struct TripletMarginOptions {
+    double margin = 1;
+    double eps = 1e-6;  ///< added to differences
+    bool swap = false;  ///< uses the distance of positive and negative if it is smaller
+    Reduction reduction = Reduction::mean;
+};
+
+/// max(0, |anchor - positive| - |anchor - negative| + margin) for rows (N, D), with Euclidean distances
+/// (torch.nn.TripletMarginLoss).
+struct TripletMarginLoss {
+    TripletMarginOptions options;
+    Loss operator()(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const;
+};
+inline const TripletMarginLoss triplet_margin_loss{};
 
 /// A custom loss: the mean of `e`, the loss of every element of a batch (N, ...), over all shards. For instance
 /// `mean_loss(sqrt(square(output - target) + 1.0))`. A tensor that is the same on all shards (a penalty on weights)

@@ -21,11 +21,15 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "lockstep/runtime/signature.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
+
+struct BatchNorm2d;
 
 namespace detail {
 struct TieGroup;
@@ -150,6 +154,32 @@ inline std::string join(const std::string& prefix, std::string_view name) {
 
 template <class T>
 inline constexpr bool always_false = false;
+template <class T>
+inline constexpr bool is_owner = false;
+template <class T>
+inline constexpr bool is_owner<std::optional<T>> = true;
+template <class T>
+inline constexpr bool is_owner<std::unique_ptr<T>> = true;
+template <class T>
+inline constexpr bool is_variant = false;
+template <class... Ts>
+inline constexpr bool is_variant<std::variant<Ts...>> = true;
+
+/// Tells a visitor with a member function `choice` which of several contents a member has.
+template <class Visitor>
+void visit_choice(Visitor& visitor, std::size_t which) {
+    if constexpr (requires { visitor.choice(which); }) visitor.choice(which);
+}
+
+class ErasedVisitor;
+/// A module whose type is not known at compile time (any_module.h).
+template <class M>
+concept IsErased = requires(M& member, ErasedVisitor& visitor) {
+    member.visit(NoName(), visitor);
+    member.visit(std::string(), visitor);
+};
+template <class Name, class M, class Visitor>
+void visit_erased(const Name& name, M& member, Visitor& visitor);
 
 /// Visits everything that `member` holds: calls the visitor's `tensor` and `training_flag`, and its `module` if it has
 /// an overload for such a module. Names are NoName if `name` is.
@@ -159,6 +189,8 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
         visitor.tensor(name, member, true);
     } else if constexpr (std::is_base_of_v<ModuleTensor, M>) {
         visitor.tensor(name, member, false);
+    } else if constexpr (IsErased<M>) {
+        visit_erased(name, member, visitor);
     } else if constexpr (HasMembers<M>) {
         if constexpr (requires { visitor.module(member); }) visitor.module(member);
         if constexpr (requires {
@@ -170,17 +202,25 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
         else
             member.lockstep_members(
                 [&](std::string_view child, auto& value) { visit_module(join(name, child), value, visitor); });
-    } else if constexpr (requires {
-                             member.has_value();
-                             *member;
-                         }) {
-        if (member.has_value()) visit_module(name, *member, visitor);
+    } else if constexpr (is_owner<std::remove_const_t<M>>) {
+        visit_choice(visitor, member ? 1 : 0);
+        if (member) visit_module(name, *member, visitor);
+    } else if constexpr (is_variant<std::remove_const_t<M>>) {
+        visit_choice(visitor, member.index());
+        std::visit(
+            [&](auto& content) {
+                if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(content)>, std::monostate>)
+                    visit_module(name, content, visitor);
+            },
+            member);
     } else if constexpr (requires { typename M::mapped_type; }) {
+        visit_choice(visitor, member.size());
         for (auto& [key, value] : member) visit_module(join(name, key), value, visitor);
     } else if constexpr (requires {
                              member.begin();
                              member.end();
                          }) {
+        visit_choice(visitor, member.size());
         std::size_t index = 0;
         for (auto& value : member) visit_module(join(name, std::to_string(index++)), value, visitor);
     } else if constexpr (requires { member.training; }) {
@@ -188,13 +228,72 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
     } else {
         static_assert(always_false<M>,
                       "a member listed in LOCKSTEP_MEMBERS must be a Parameter, a ModuleBuffer, a "
-                      "module, or a container of them");
+                      "module, an AnyModule, or a container, std::optional, std::unique_ptr or std::variant of them");
+    }
+}
+
+/// A visitor for modules whose type is not known where they are visited.
+class ErasedVisitor {
+public:
+    virtual ~ErasedVisitor() = default;
+    virtual void tensor(const NoName& name, ModuleTensor& member, bool is_parameter) = 0;
+    virtual void tensor(const std::string& name, ModuleTensor& member, bool is_parameter) = 0;
+    virtual void training_flag(const NoName& name, bool& flag) = 0;
+    virtual void training_flag(const std::string& name, bool& flag) = 0;
+    virtual void choice(std::size_t which) = 0;
+    virtual void module(BatchNorm2d& norm) = 0;
+
+    /// A module with options: `describe` adds those of `of` to a signature.
+    struct Described {
+        const void* of;
+        void (*add)(const void* of, Signature& signature);
+        void describe(Signature& signature) const { add(of, signature); }
+    };
+    virtual void module(const Described& module) = 0;
+    template <class M>
+    void module(const M& of) requires(!std::is_convertible_v<M&, BatchNorm2d&> &&
+                                      requires(Signature & signature) { of.describe(signature); }) {
+        module(Described{
+            &of, [](const void* self, Signature& signature) { static_cast<const M*>(self)->describe(signature); }});
+    }
+};
+
+template <class Name, class M, class Visitor>
+void visit_erased(const Name& name, M& member, Visitor& visitor) {
+    if constexpr (std::is_base_of_v<ErasedVisitor, Visitor>) {
+        member.visit(name, visitor);
+    } else {
+        struct Forwarding final : ErasedVisitor {
+            explicit Forwarding(Visitor& to) : visitor(to) {}
+            void tensor(const NoName& of, ModuleTensor& found, bool is_parameter) override {
+                if constexpr (std::is_same_v<Name, NoName>) visitor.tensor(of, found, is_parameter);
+            }
+            void tensor(const std::string& of, ModuleTensor& found, bool is_parameter) override {
+                if constexpr (std::is_same_v<Name, std::string>) visitor.tensor(of, found, is_parameter);
+            }
+            void training_flag(const NoName& of, bool& flag) override {
+                if constexpr (std::is_same_v<Name, NoName>) visitor.training_flag(of, flag);
+            }
+            void training_flag(const std::string& of, bool& flag) override {
+                if constexpr (std::is_same_v<Name, std::string>) visitor.training_flag(of, flag);
+            }
+            void choice(std::size_t which) override { visit_choice(visitor, which); }
+            void module(BatchNorm2d& norm) override {
+                if constexpr (requires { visitor.module(norm); }) visitor.module(norm);
+            }
+            void module(const Described& options) override {
+                if constexpr (requires { visitor.module(options); }) visitor.module(options);
+            }
+            Visitor& visitor;
+        } forwarding(visitor);
+        member.visit(name, forwarding);
     }
 }
 
 }  // namespace detail
 
-/// Lists the members of a module: parameters, buffers, modules and containers of them (vector, array, optional, map).
+/// Lists the members of a module: parameters, buffers, modules and containers of them (vector, array, map,
+/// std::optional, std::unique_ptr, std::variant; AnyModule for a module of any type).
 /// In a struct that `forward` takes or returns (parallel/structure.h), lists its tensors, values and containers. Also
 /// defines `to`: `model.encoder.to(Device::cuda(1))` is `ls::to(model.encoder, Device::cuda(1))`.
 #define LOCKSTEP_MEMBERS(...)                                                              \

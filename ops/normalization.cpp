@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
@@ -14,6 +16,13 @@ namespace lockstep {
 namespace {
 
 constexpr const char* op_name = "batch_norm";
+
+/// Number of elements of a channel of x (N, C, ...).
+std::int64_t channel_size(const Tensor& x) {
+    std::int64_t size = 1;
+    for (int dim = 2; dim < x.dims(); ++dim) size *= x.size(dim);
+    return size;
+}
 
 /// Running statistics in the form of BatchNormStats: a sample of one with mean and M2 = variance.
 Tensor stats_of(const Tensor& mean, const Tensor& variance) {
@@ -38,7 +47,6 @@ void update_running(const Tensor& stats, const Tensor& mean, const Tensor& varia
 
 void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& weight, const Tensor& bias,
            const BatchNormOptions& options) {
-    checks::dims(op_name, "input", x, 4, "(N, C, H, W)");
     const struct {
         const char* name;
         const Tensor& tensor;
@@ -51,7 +59,7 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
         throw InvalidArgument(fmt::format("batch_norm: invalid eps ({}); expected a positive number", options.eps));
     if (!(options.momentum >= 0 && options.momentum <= 1))
         throw InvalidArgument(fmt::format("batch_norm: invalid momentum ({}); expected [0, 1]", options.momentum));
-    if ((options.training || !mean.defined()) && !synchronized(options) && x.size(0) * x.size(2) * x.size(3) <= 1)
+    if ((options.training || !mean.defined()) && !synchronized(options) && x.size(0) * channel_size(x) <= 1)
         throw InvalidArgument(fmt::format(
             "Expected more than 1 value per channel when training, got input size {}; expected more rows per shard",
             x.shape().str()));
@@ -59,13 +67,11 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
 
 }  // namespace
 
-Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor& given_var, const Tensor& given_weight,
-                  const Tensor& given_bias, const BatchNormOptions& options) {
-    const CheckedArgs call(op_name, {arg::floating("input", given_x), arg::parameter("running_mean", given_mean),
-                                     arg::parameter("running_var", given_var), arg::parameter("weight", given_weight),
-                                     arg::parameter("bias", given_bias)});
-    const Tensor &x = call[0], &running_mean = call[1], &running_var = call[2], &weight = call[3], &bias = call[4];
-    check(x, running_mean, running_var, weight, bias, options);
+namespace {
+
+/// The batch normalisation of images, after all checks.
+Tensor normalized_images(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight,
+                         const Tensor& bias, const BatchNormOptions& options) {
     const std::int64_t channels = x.size(1);
     const bool own_stats = options.training || !running_mean.defined();
     // Statistics and sums of gradients of f16 and bf16 are f32; parameters may be, as in PyTorch.
@@ -118,20 +124,37 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
     return y;
 }
 
+}  // namespace
+
+Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor& given_var, const Tensor& given_weight,
+                  const Tensor& given_bias, const BatchNormOptions& options) {
+    const CheckedArgs call(op_name, {arg::floating("input", given_x), arg::parameter("running_mean", given_mean),
+                                     arg::parameter("running_var", given_var), arg::parameter("weight", given_weight),
+                                     arg::parameter("bias", given_bias)});
+    const Tensor& x = call[0];
+    if (x.dims() < 2)
+        throw InvalidArgument(
+            fmt::format("batch_norm: input has shape {}; expected (N, C) or (N, C, ...)", x.shape().str()));
+    check(x, call[1], call[2], call[3], call[4], options);
+    if (x.dims() == 4) return normalized_images(x, call[1], call[2], call[3], call[4], options);
+    const Tensor images = tagged(x.reshape({x.size(0), x.size(1), channel_size(x), 1}), x.is_batch());
+    const Tensor y = normalized_images(images, call[1], call[2], call[3], call[4], options);
+    return tagged(y.reshape(x.shape()), x.is_batch());
+}
+
 namespace {
 
-void check_layer(const Tensor& x, const Shape& layer, const Tensor& weight, const Tensor& bias, double eps) {
+void check_layer(const char* function, const Tensor& x, const Shape& layer, const Tensor& weight, const Tensor& bias) {
     bool last = layer.dims() > 0 && layer.dims() <= x.dims();
     for (int i = 1; last && i <= layer.dims(); ++i) last = x.size(-i) == layer[layer.dims() - i];
     if (!last)
         throw InvalidArgument(
-            fmt::format("layer_norm: normalized_shape {} does not match input {}; expected its last dimensions",
+            fmt::format("{}: normalized_shape {} does not match input {}; expected its last dimensions", function,
                         layer.str(), x.shape().str()));
     for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>("weight", weight), {"bias", bias}})
         if (tensor.defined() && !(tensor.shape() == layer))
-            throw InvalidArgument(fmt::format("layer_norm: {} has shape {}; expected normalized_shape {}", name,
+            throw InvalidArgument(fmt::format("{}: {} has shape {}; expected normalized_shape {}", function, name,
                                               tensor.shape().str(), layer.str()));
-    if (!(eps >= 0)) throw InvalidArgument(fmt::format("layer_norm: invalid eps ({}); expected 0 or more", eps));
 }
 
 }  // namespace
@@ -142,7 +165,8 @@ Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Te
     const CheckedArgs call(name, {arg::floating("input", given_x), arg::optional("weight", given_weight),
                                   arg::optional("bias", given_bias)});
     const Tensor &x = call[0], &weight = call[1], &bias = call[2];
-    check_layer(x, normalized_shape, weight, bias, eps);
+    check_layer(name, x, normalized_shape, weight, bias);
+    if (!(eps >= 0)) throw InvalidArgument(fmt::format("layer_norm: invalid eps ({}); expected 0 or more", eps));
     const int dims = normalized_shape.dims();
     std::int64_t rows = 1;
     for (int i = 0; i < x.dims() - dims; ++i) rows *= x.size(i);
@@ -174,6 +198,73 @@ Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Te
             return result;
         });
     return made[0];
+}
+
+namespace {
+
+Tensor normalized_groups(const char* name, const Tensor& given, std::int64_t groups, const Tensor& weight,
+                         const Tensor& bias, double eps) {
+    const std::int64_t rows = given.size(0), channels = given.size(1);
+    if (groups < 1 || channels % groups != 0)
+        throw InvalidArgument(
+            fmt::format("{}: cannot divide the {} channels of input {} into {} groups; expected a "
+                        "divisor",
+                        name, channels, given.shape().str(), groups));
+    checks::vector_of(name, "weight", weight, channels, "channel");
+    checks::vector_of(name, "bias", bias, channels, "channel");
+    const Tensor x = widened(given);
+    const std::int64_t size = channels / groups * channel_size(x);
+    Tensor y = layer_norm(x.reshape({rows, groups, size}), {size}, {}, {}, eps).reshape(x.shape());
+    Shape of_channels;
+    for (int dim = 0; dim < x.dims(); ++dim) of_channels.push_back(dim == 1 ? channels : 1);
+    if (weight.defined()) y = y * weight.to(x.dtype()).reshape(of_channels);
+    if (bias.defined()) y = y + bias.to(x.dtype()).reshape(of_channels);
+    return tagged(y.to(given.dtype()), given.is_batch());
+}
+
+/// Distance of 1 to the next number of the dtype (torch.finfo(dtype).eps).
+double epsilon_of(DType dtype) {
+    switch (dtype) {
+        case DType::f16: return 0x1p-10;
+        case DType::bf16: return 0x1p-7;
+        case DType::f64: return 0x1p-52;
+        default: return 0x1p-23;
+    }
+}
+
+}  // namespace
+
+Tensor group_norm(const Tensor& x, std::int64_t num_groups, const Tensor& weight, const Tensor& bias, double eps) {
+    const CheckedArgs call("group_norm",
+                           {arg::floating("input", x), arg::parameter("weight", weight), arg::parameter("bias", bias)});
+    if (call[0].dims() < 2)
+        throw InvalidArgument(
+            fmt::format("group_norm: input has shape {}; expected (N, C, ...)", call[0].shape().str()));
+    return normalized_groups("group_norm", call[0], num_groups, call[1], call[2], eps);
+}
+
+Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+    const CheckedArgs call("instance_norm",
+                           {arg::floating("input", x), arg::parameter("weight", weight), arg::parameter("bias", bias)});
+    if (call[0].dims() < 3)
+        throw InvalidArgument(
+            fmt::format("instance_norm: input has shape {}; expected (N, C, L, ...)", call[0].shape().str()));
+    if (channel_size(call[0]) == 1)
+        throw InvalidArgument(
+            fmt::format("instance_norm: input {} has one value per channel; expected more", call[0].shape().str()));
+    return normalized_groups("instance_norm", call[0], call[0].size(1), call[1], call[2], eps);
+}
+
+Tensor rms_norm(const Tensor& given, const Shape& normalized_shape, const Tensor& given_weight,
+                std::optional<double> eps) {
+    const CheckedArgs call("rms_norm", {arg::floating("input", given), arg::parameter("weight", given_weight)});
+    const Tensor &weight = call[1], x = widened(call[0]);
+    check_layer("rms_norm", x, normalized_shape, weight, {});
+    std::vector<int> dims;
+    for (int i = 1; i <= normalized_shape.dims(); ++i) dims.push_back(-i);
+    Tensor y = x * rsqrt(mean(square(x), dims, true) + eps.value_or(epsilon_of(call[0].dtype())));
+    if (weight.defined()) y = y * weight.to(x.dtype());
+    return y.to(call[0].dtype());
 }
 
 }  // namespace lockstep

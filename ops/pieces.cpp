@@ -67,6 +67,12 @@ int dim_of(const char* name, const Tensor& x, int dim) {
     return wrap_dim(dim, x.dims(), name);
 }
 
+void require_images(const char* name, const Tensor& x, int factor) {
+    checks::dims(name, "input", x, 4, "(N, C, H, W)");
+    if (factor < 1)
+        throw InvalidArgument(fmt::format("{}: invalid factor ({}); expected a positive number", name, factor));
+}
+
 }  // namespace
 
 Tensor stack(const std::vector<Tensor>& tensors, int dim) {
@@ -182,5 +188,31 @@ Tensor repeat_interleave(const Tensor& given, std::int64_t repeats, int dim) {
 
 Tensor tril(const Tensor& x, std::int64_t diagonal) { return band("tril", x, diagonal, true); }
 Tensor triu(const Tensor& x, std::int64_t diagonal) { return band("triu", x, diagonal, false); }
+
+Tensor pixel_shuffle(const Tensor& given, int upscale_factor) {
+    constexpr const char* name = "pixel_shuffle";
+    const CheckedArgs call(name, {arg::any("input", given)});
+    const Tensor& x = call[0];
+    require_images(name, x, upscale_factor);
+    const std::int64_t r = upscale_factor, n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
+    if (c % (r * r) != 0)
+        throw InvalidArgument(
+            fmt::format("{}: input {} has {} channels; expected a multiple of {}", name, x.shape().str(), c, r * r));
+    const Tensor parts = permute(x.reshape({n, c / (r * r), r, r, h, w}), {0, 1, 4, 2, 5, 3});
+    return tagged(parts.reshape({n, c / (r * r), h * r, w * r}), x.is_batch());
+}
+
+Tensor pixel_unshuffle(const Tensor& given, int downscale_factor) {
+    constexpr const char* name = "pixel_unshuffle";
+    const CheckedArgs call(name, {arg::any("input", given)});
+    const Tensor& x = call[0];
+    require_images(name, x, downscale_factor);
+    const std::int64_t r = downscale_factor, n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
+    if (h % r != 0 || w % r != 0)
+        throw InvalidArgument(fmt::format("{}: the size of input {} is not divisible by {}; expected multiples", name,
+                                          x.shape().str(), r));
+    const Tensor parts = permute(x.reshape({n, c, h / r, r, w / r, r}), {0, 1, 3, 5, 2, 4});
+    return tagged(parts.reshape({n, c * r * r, h / r, w / r}), x.is_batch());
+}
 
 }  // namespace lockstep

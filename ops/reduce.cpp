@@ -13,20 +13,6 @@ namespace lockstep {
 
 namespace {
 
-/// A bit for every dimension in `dims`; all bits if the list is empty.
-std::uint32_t dim_bits(const char* name, const Tensor& x, const Dims& dims) {
-    if (dims.list().empty()) return (1u << x.dims()) - 1;
-    std::uint32_t bits = 0;
-    for (const int dim : dims.list()) {
-        const std::uint32_t bit = 1u << wrap_dim(dim, x.dims(), name);
-        if (bits & bit)
-            throw InvalidArgument(fmt::format("{}: dimension {} of {} is listed twice; expected every dimension once",
-                                              name, dim, x.shape().str()));
-        bits |= bit;
-    }
-    return bits;
-}
-
 /// `shape` with the marked dimensions 1, or without them.
 Shape reduced_shape(const Shape& shape, std::uint32_t bits, bool keep) {
     Shape result;
@@ -75,13 +61,13 @@ Tensor reduce_to(const Tensor& x, const Shape& shape) {
 Tensor sum(const Tensor& given, const Dims& dims, bool keepdim) {
     const CheckedArgs call("sum", {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
-    return sum_bits(x, dim_bits("sum", x, dims), keepdim);
+    return sum_bits(x, checks::dim_bits("sum", x, dims.list()), keepdim);
 }
 
 Tensor mean(const Tensor& given, const Dims& dims, bool keepdim) {
     const CheckedArgs call("mean", {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
-    const std::uint32_t bits = dim_bits("mean", x, dims);
+    const std::uint32_t bits = checks::dim_bits("mean", x, dims.list());
     std::int64_t count = 1;
     for (int i = 0; i < x.dims(); ++i)
         if (bits >> i & 1u) count *= x.size(i);

@@ -23,15 +23,13 @@ std::optional<SequenceStep> binary_step(const Operation& operation, const std::t
     return step;
 }
 
-/// Functions with attributes are not steps.
 template <class... F>
 std::optional<SequenceStep> unary_step(const Operation& operation, const std::tuple<F...>*) {
     std::optional<SequenceStep> step;
     int number = 0;
     const auto match = [&]<class Function>(Function, const auto* forward, const auto* backward) {
-        const bool is_plain = std::is_empty_v<Function>;
-        if (is_plain && forward != nullptr) step = SequenceStep{SequenceFunction::unary + number, 1};
-        if (is_plain && backward != nullptr)
+        if (is_step<Function> && forward != nullptr) step = SequenceStep{SequenceFunction::unary + number, 1};
+        if (is_step<Function> && backward != nullptr)
             step = SequenceStep{SequenceFunction::gradient + number, Function::saves == Saves::nothing ? 1 : 2};
         ++number;
     };

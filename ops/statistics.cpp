@@ -16,16 +16,10 @@ namespace {
 
 /// `dims` as numbers from 0; all dimensions if the list is empty.
 std::vector<int> listed(const char* name, const Tensor& x, const Dims& dims) {
+    const std::uint32_t bits = checks::dim_bits(name, x, dims.list());
     std::vector<int> result;
-    for (const int dim : dims.list()) {
-        const int wrapped = wrap_dim(dim, x.dims(), name);
-        if (std::find(result.begin(), result.end(), wrapped) != result.end())
-            throw InvalidArgument(fmt::format("{}: dimension {} of {} is listed twice; expected every dimension once",
-                                              name, dim, x.shape().str()));
-        result.push_back(wrapped);
-    }
-    if (result.empty())
-        for (int dim = 0; dim < x.dims(); ++dim) result.push_back(dim);
+    for (int dim = 0; dim < x.dims(); ++dim)
+        if (bits >> dim & 1u) result.push_back(dim);
     return result;
 }
 
@@ -111,9 +105,6 @@ Tensor root(const Tensor& x) {
     const Tensor zero = eq(x, 0);
     return where(zero, 0, sqrt(where(zero, 1, x)));
 }
-
-/// 16-bit numbers as f32, in which statistics are computed.
-Tensor widened(const Tensor& x) { return is_half_type(x.dtype()) ? x.to(DType::f32) : x; }
 
 Tensor variance(const char* name, const Tensor& x, const Dims& dims, double correction, bool keepdim) {
     const std::vector<int> over = listed(name, x, dims);

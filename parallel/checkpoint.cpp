@@ -19,7 +19,6 @@
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/file_lock.h"
-#include "lockstep/parallel/data/files/safetensors_header.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -70,9 +69,8 @@ void finish_interrupted_save(const Path& checkpoint) {
 
 void write_weights(AtomicFile& file, const Path& path, const std::vector<SafetensorsTensor>& weights,
                    SafetensorsMetadata metadata = {}) {
-    metadata["format"] = "pt";
-    internal::write_tensors(internal::lay_out_safetensors(path, weights, metadata),
-                            [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    internal::put_weights(path, weights, std::move(metadata),
+                          [&](std::span<const std::byte> bytes) { file.write(bytes); });
 }
 
 /// Changes with each file that a save replaces.
@@ -220,12 +218,6 @@ void save_tensors(const std::vector<NamedTensor>& tensors, const Path& path) {
     file.commit();
 }
 
-LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const Path& path, const LoadOptions& options) {
-    const internal::StagedWeights weights(tensors, path, options);
-    weights.store();
-    return weights.result();
-}
-
 void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
                const Path& checkpoint) {
     internal::HostMemory memory;
@@ -238,7 +230,7 @@ std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>
                                   const Path& checkpoint) {
     internal::require_own(engine, optimizer, "load_checkpoint");
     return read_steadily(checkpoint, [&]() -> std::optional<RunState> {
-        const internal::StagedWeights weights(tensors, checkpoint, {});
+        const internal::StagedWeights weights(tensors, internal::InputFile(checkpoint), {});
         const auto state = find_state(weights.digest(), checkpoint);
         if (!state) {
             weights.store();

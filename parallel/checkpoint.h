@@ -2,9 +2,12 @@
 // from which a run resumes as if it had never stopped.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <iosfwd>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +22,11 @@ namespace lockstep {
 namespace internal {
 class FileLock;
 }  // namespace internal
+
+/// An open file, pipe or socket, which the caller owns.
+struct FileDescriptor {
+    int number;
+};
 
 /// Prevents other processes from saving to a checkpoint while it exists: a program that saves at its end acquires one
 /// at its start. `save` and the other functions hold one while they write. Released when its process ends, even if
@@ -39,8 +47,15 @@ private:
 namespace detail {
 
 void save_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path);
+std::vector<std::byte> save_tensors(const std::vector<NamedTensor>& tensors);
+void save_tensors(const std::vector<NamedTensor>& tensors, std::ostream& out);
+void save_tensors(const std::vector<NamedTensor>& tensors, FileDescriptor out);
 LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
                         const LoadOptions& options);
+LoadResult load_tensors(const std::vector<NamedTensor>& tensors, std::span<const std::byte> bytes,
+                        const LoadOptions& options);
+LoadResult load_tensors(const std::vector<NamedTensor>& tensors, std::istream& in, const LoadOptions& options);
+LoadResult load_tensors(const std::vector<NamedTensor>& tensors, FileDescriptor in, const LoadOptions& options);
 void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
               const std::filesystem::path& checkpoint);
 RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
@@ -127,6 +142,47 @@ void save(Model& model, const std::filesystem::path& path) {
 template <class Model>
 LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptions& options = {}) {
     return detail::load_tensors(detail::tensors_of(model, "load"), path, options);
+}
+
+// The same weights, in memory and in streams.
+
+/// The bytes of the file that `save` would write: for a database, an archive or a message. With several processes, rank
+/// 0 gets them, and the others get nothing.
+template <class Model>
+std::vector<std::byte> save_to_memory(Model& model) {
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save_to_memory");
+    return detail::writes_files(model) ? detail::save_tensors(tensors) : std::vector<std::byte>();
+}
+
+/// Writes these bytes at the position of `out`, a std::ostream or a FileDescriptor (blocking). Throws DataError if
+/// writing fails; then `out` may have received a part of them. torch::save(module, stream).
+template <class Model>
+void save(Model& model, std::ostream& out) {
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save");
+    if (detail::writes_files(model)) detail::save_tensors(tensors, out);
+}
+template <class Model>
+void save(Model& model, FileDescriptor out) {
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save");
+    if (detail::writes_files(model)) detail::save_tensors(tensors, out);
+}
+
+/// Reads weights from the bytes of a safetensors file or of a file of torch.save, otherwise as from a file; messages
+/// call them "memory". The bytes must not change during the call. With several processes, every rank needs them.
+template <class Model>
+LoadResult load(Model& model, std::span<const std::byte> bytes, const LoadOptions& options = {}) {
+    return detail::load_tensors(detail::tensors_of(model, "load"), bytes, options);
+}
+
+/// Reads `in`, a std::istream or a FileDescriptor, from its position to its end, then as from memory; messages call it
+/// "stream". Throws DataError if reading fails. torch::load(module, stream).
+template <class Model>
+LoadResult load(Model& model, std::istream& in, const LoadOptions& options = {}) {
+    return detail::load_tensors(detail::tensors_of(model, "load"), in, options);
+}
+template <class Model>
+LoadResult load(Model& model, FileDescriptor in, const LoadOptions& options = {}) {
+    return detail::load_tensors(detail::tensors_of(model, "load"), in, options);
 }
 
 /// Reads one tensor of such a file to the host, with the dtype that it has in the file. `entry` is LoadOptions::entry.

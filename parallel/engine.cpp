@@ -293,6 +293,7 @@ void Engine::set_steps_done(std::uint64_t steps) {
     StepCounters state = read_step_state(impl_->parts());
     state.step = steps;
     state.micro = 0;
+    state.inference = 0;
     for (const DeviceIndex d : devices().indices()) write_step_state(impl_->parts(), d, state);
 }
 

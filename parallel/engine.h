@@ -65,7 +65,9 @@ std::string imbalance_warning(const std::vector<DeviceInfo>& infos);
 
 /// Only one thread at a time may be inside the calls of an engine, its wrapper, optimizers and losses. All calls except
 /// those that only return construction parameters throw InvalidArgument while another thread is inside one. Different
-/// engines may be used by different threads concurrently, even on the same devices.
+/// engines may be used by different threads concurrently, even on the same devices. With several processes, engines of
+/// one process that share a device must be called in the same order on all ranks: the device's streams run their work
+/// in order, and steps wait for other processes there.
 class Engine {
 public:
     /// Wraps the tensors of a model. `job`: the processes that train the model together, each on one device; null: this

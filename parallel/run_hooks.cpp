@@ -11,6 +11,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "lockstep/parallel/events/encoding.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/round_up.h"
 
@@ -61,6 +62,7 @@ bool has_number(const std::filesystem::path& file) {
 
 Evaluation::Evaluation(std::string name, std::function<double()> evaluate, int per_epoch)
     : name_(std::move(name)), evaluate_(std::move(evaluate)), per_epoch_(per_epoch) {
+    internal::require_utf8(name_, "Evaluation: the name");
     if (per_epoch < 1)
         throw InvalidArgument(fmt::format("Evaluation of {}: {} times an epoch; expected 1 or more", name_, per_epoch));
 }

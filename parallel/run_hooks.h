@@ -21,7 +21,8 @@ namespace lockstep {
 /// within an epoch is also evaluated at its end, unless a signal stopped it.
 class Evaluation : public RunHook {
 public:
-    /// `evaluate` is called on all ranks, and may change the model's mode.
+    /// `evaluate` is called on all ranks, and may change the model's mode. Throws InvalidArgument unless the name is
+    /// UTF-8, in which checkpoints store it, and `per_epoch` is at least 1.
     Evaluation(std::string name, std::function<double()> evaluate, int per_epoch = 1);
     std::optional<std::int64_t> next_pause(const Runner& run) const override;
     void evaluate(Runner& run) override;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <variant>
 
+#include "lockstep/parallel/events/encoding.h"
 #include "lockstep/parallel/internal/throughput.h"
 #include "lockstep/runtime/error.h"
 
@@ -67,6 +68,15 @@ void require_same_facts(const RunState& state, const std::map<std::string, std::
             text += fmt::format("{}{} is '{}', and the run has '{}'", text.empty() ? "" : "; ", name, value, before);
     if (!text.empty())
         throw InvalidArgument(fmt::format("Runner: {}; expected the same, or the name in may_change", text));
+}
+
+/// Throws InvalidArgument for text that a checkpoint cannot store, which otherwise the first save would throw.
+void require_utf8(const RunState& state) {
+    for (const auto* texts : {&state.fields, &state.metadata})
+        for (const auto& [name, value] : *texts) {
+            internal::require_utf8(name, "Runner: the name of a field of the run's state");
+            internal::require_utf8(value, fmt::format("Runner: field '{}' of the run's state", name));
+        }
 }
 
 /// The scores at the point at which the state was saved.
@@ -159,6 +169,7 @@ bool Runner::has_pending_pause() const { return state_.fields.contains(pending_p
 double Runner::rows_per_second() const { return throughput_->rows_per_second(); }
 
 void Runner::note_rate_setter(const std::string& name, bool only_one) {
+    internal::require_utf8(name, "Runner: the name of a rate setter");
     if (rate_setters_.contains(name))
         throw InvalidArgument(fmt::format("Runner: {} is repeated; expected a unique name for each rate setter", name));
     for (const auto& [other, must_be_only] : rate_setters_)
@@ -173,6 +184,7 @@ void Runner::run() {
     const auto now = facts();
     for (const auto& [name, value] : now) state_.fields.try_emplace(detail::fact + name, value);
     for (const auto& [name, before, value] : changed_facts(state_, now)) state_.fields[detail::fact + name] = value;
+    require_utf8(state_);
     over_ = false;
     rate_setters_.clear();
     if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);

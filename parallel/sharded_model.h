@@ -1,6 +1,7 @@
 // The common base of DataParallel and DistributedDataParallel: a model on an engine, its steps and its forward.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -34,7 +35,7 @@ decltype(auto) call_forward(Net& model, const Input& input) {
         return model.forward(input);
 }
 
-/// Adds the modes and options of all modules to a program's key.
+/// Adds the modes and options of all modules, and the contents of members that vary, to a program's key.
 struct ModuleState {
     Signature& key;
     bool training = false;  ///< true if any module is in training mode
@@ -43,6 +44,7 @@ struct ModuleState {
         key.add(flag);
         training |= flag;
     }
+    void choice(std::size_t which) { key.add(which); }
     template <class Module>
     void module(const Module& of) requires structure::Describes<Module> {
         of.describe(key);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <new>
@@ -125,6 +126,12 @@ public:
         if (found.code == static_cast<std::int32_t>(StatusCode::index_out_of_range))
             return fmt::format("{}: index {} in row {} is out of range; expected 0 to (size of the dimension - 1)",
                                call_, found.value, found.row);
+        if (found.code == static_cast<std::int32_t>(StatusCode::probability_out_of_range))
+            return fmt::format("{}: probability {} in row {} is out of range; expected [0, 1]", call_,
+                               std::bit_cast<double>(found.value), found.row);
+        if (found.code == static_cast<std::int32_t>(StatusCode::deviation_negative))
+            return fmt::format("{}: std {} in row {} is out of range; expected 0 or more", call_,
+                               std::bit_cast<double>(found.value), found.row);
         return fmt::format(
             "{}: target {} in row {} is out of range; expected a class from 0 to the number of outputs - 1", call_,
             found.value, found.row);

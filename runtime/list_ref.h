@@ -15,8 +15,10 @@ class ListRef {
 public:
     ListRef() = default;
 #pragma GCC diagnostic push
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Winit-list-lifetime"  // the list lives until the call returns
-    ListRef(std::initializer_list<T> values)           // NOLINT(google-explicit-constructor)
+#endif
+    ListRef(std::initializer_list<T> values)  // NOLINT(google-explicit-constructor)
         : first_(values.begin()), size_(values.size()) {}
 #pragma GCC diagnostic pop
     template <class Allocator>

@@ -299,6 +299,18 @@ std::shared_ptr<Buffer> Buffer::allocate_pinned(std::size_t bytes) {
     return buffer;
 }
 
+std::shared_ptr<Buffer> Buffer::external(Stream& home, void* data, std::size_t bytes, std::shared_ptr<void> owner) {
+    auto buffer = recycled::make_shared<Buffer>(Private());
+    buffer->device_ = home.device();
+    buffer->home_ = &home;
+    buffer->data_ = data;
+    buffer->bytes_ = bytes;
+    buffer->owner_ = std::move(owner);
+    buffer->external_ = true;
+    buffer->fork_generation_ = forked::generation();
+    return buffer;
+}
+
 std::shared_ptr<Buffer> Buffer::symbolic(Trace& trace, int id, std::size_t bytes) {
     auto buffer = recycled::make_shared<Buffer>(Private());
     buffer->trace_ = trace.number();
@@ -330,12 +342,13 @@ std::shared_ptr<Buffer> Buffer::part(std::shared_ptr<Buffer> whole, std::size_t 
 Buffer::~Buffer() {
     if (whole_ || trace_ || !data_) return;
     if (fork_generation_ != forked::generation()) return;  // it belongs to the parent, whose streams do not run here
-    if (pinned_by_) {
+    if (pinned_by_ || external_) {
         try {
             for (Stream* stream : others_) stream->synchronize();
+            if (external_) home_->synchronize();
         } catch (...) {  // the next synchronization of the stream reports the failure
         }
-        pinned_by_->release_pinned(data_, bytes_);
+        if (pinned_by_) pinned_by_->release_pinned(data_, bytes_);
         return;
     }
     try {

@@ -44,6 +44,9 @@ public:
     static std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, std::string_view tag);
     /// Host memory that devices copy from and to without staging: pinned if this process has used a GPU.
     static std::shared_ptr<Buffer> allocate_pinned(std::size_t bytes);
+    /// Memory of others, which is not counted as this device's. `owner` keeps it; null: someone else does. The last
+    /// owner of the buffer waits until `home` and the streams passed to `used_on` are idle, and then releases `owner`.
+    static std::shared_ptr<Buffer> external(Stream& home, void* data, std::size_t bytes, std::shared_ptr<void> owner);
     /// A buffer of `trace` with `bytes` bytes, on its prototype device.
     static std::shared_ptr<Buffer> symbolic(Trace& trace, int id, std::size_t bytes);
     ~Buffer();
@@ -80,6 +83,8 @@ private:
     std::uint64_t trace_ = 0;  // number of the trace, which the buffer may outlive
     int trace_id_ = -1;
     Backend* pinned_by_ = nullptr;
+    std::shared_ptr<void> owner_;  // keeps external memory
+    bool external_ = false;
     int fork_generation_ = 0;  // see forked::generation
     std::vector<Stream*> others_;
 };

@@ -62,9 +62,13 @@ void begin() {
     if (!ender.compare_exchange_strong(nobody, std::this_thread::get_id()) && nobody != std::this_thread::get_id()) {
         // A second thread that calls exit() would destroy static objects concurrently with the first one, which waits
         // here or is about to. POSIX 2024 makes it wait for the end of the process.
+        std::atexit(begin);  // for a third thread
         for (;;) ::pause();
     }
     const bool first = !has_begun.exchange(true);
+    // A second thread calls the handler that was registered last. Until glibc 2.41 it would otherwise call the
+    // destructors of static objects, and free the list of handlers that the first thread reads.
+    if (first) std::atexit(begin);
     void (*const wait)() = wait_for_devices;
     if (!wait) return;
     wait();

@@ -16,17 +16,22 @@ namespace lockstep {
 /// Counters that change from step to step, in device memory so that programs stay constant.
 struct StepCounters {
     std::uint64_t seed = 0;
-    std::uint64_t step = 0;   ///< committed steps so far
-    std::uint64_t micro = 0;  ///< microbatches (training forwards) since the last committed step
+    std::uint64_t step = 0;       ///< committed steps so far
+    std::uint64_t micro = 0;      ///< microbatches (training forwards) since the last committed step
+    std::uint64_t inference = 0;  ///< inference forwards with random numbers since the last committed step
 };
 
-/// 128 random bits for key (seed, step, micro, ordinal) and counter `index`.
+/// Set in the ordinals of inference, whose forwards are counted separately: they do not change those of training.
+constexpr std::uint32_t inference_ordinals = 0x80000000u;
+
+/// 128 random bits for key (seed, step, micro or inference, ordinal) and counter `index`.
 LOCKSTEP_HD inline std::array<std::uint32_t, 4> philox(const StepCounters& state, std::uint32_t ordinal,
                                                        std::uint64_t index) {
     // The 64-bit key holds the seed and the identity of the call; the counter holds the element and the step.
     std::uint32_t key0 = static_cast<std::uint32_t>(state.seed) ^ (ordinal * 0x9E3779B9u);
+    const std::uint64_t forward = (ordinal & inference_ordinals) != 0 ? state.inference : state.micro;
     std::uint32_t key1 =
-        static_cast<std::uint32_t>(state.seed >> 32) ^ static_cast<std::uint32_t>(state.micro) * 0x85EBCA6Bu;
+        static_cast<std::uint32_t>(state.seed >> 32) ^ static_cast<std::uint32_t>(forward) * 0x85EBCA6Bu;
     std::uint32_t c0 = static_cast<std::uint32_t>(index);
     std::uint32_t c1 = static_cast<std::uint32_t>(index >> 32);
     std::uint32_t c2 = static_cast<std::uint32_t>(state.step);
@@ -60,7 +65,8 @@ LOCKSTEP_HD inline float to_uniform(std::uint32_t bits) { return static_cast<flo
 void manual_seed(std::uint64_t seed);
 std::uint64_t current_seed();
 
-/// `count` numbers drawn on the host from `manual_seed`'s generator, in order of the calls.
+/// `count` numbers drawn on the host from `manual_seed`'s generator, in order of the calls. Inside a
+/// trace they are drawn once, and the program repeats them in every step.
 void host_uniform(float* out, std::int64_t count, float low, float high);
 void host_normal(float* out, std::int64_t count);
 

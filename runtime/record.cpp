@@ -10,6 +10,7 @@
 #include <span>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/api_scope.h"
@@ -27,35 +28,45 @@ namespace lockstep {
 namespace {
 
 /// Numbers of opaque layouts, which make signatures independent of their contents: equal layouts have the same number
-/// while one of them lives, and numbers are not reused. A numbered layout is found by its address.
+/// while one of them lives, and numbers are not reused. A numbered layout is found by its address. The lock is held
+/// briefly: layouts are compared without it.
 class LayoutNumbers {
 public:
     std::uint64_t of(const std::shared_ptr<const OpaqueLayout>& layout) {
-        {
-            const std::shared_lock lock(mutex_);
-            if (const std::uint64_t number = known(layout)) return number;
-        }
-        const std::scoped_lock lock(mutex_);
-        if (const std::uint64_t number = known(layout)) return number;
-        if (numbers_.size() >= room_) {
-            std::erase_if(numbers_, [](const auto& entry) { return entry.second.layout.expired(); });
-            room_ = std::max<std::size_t>(64, 2 * numbers_.size());
-        }
-        std::uint64_t number = 0;
-        for (const auto& [address, entry] : numbers_)
-            if (const auto other = entry.layout.lock(); other && other->equals(*layout)) {
-                number = entry.number;
-                break;
+        for (;;) {
+            std::vector<Other> others;
+            std::uint64_t numbered = 0;
+            {
+                const std::shared_lock lock(mutex_);
+                if (const std::uint64_t number = known(layout)) return number;
+                numbered = numbered_;
+                for (const auto& [address, entry] : numbers_)
+                    if (auto other = entry.layout.lock()) others.push_back({std::move(other), entry.number});
             }
-        if (number == 0) number = ++last_;
-        numbers_[layout.get()] = {layout, number};
-        return number;
+            const auto equal = std::find_if(others.begin(), others.end(),
+                                            [&](const Other& other) { return other.layout->equals(*layout); });
+            const std::scoped_lock lock(mutex_);
+            if (const std::uint64_t number = known(layout)) return number;
+            if (numbered != numbered_) continue;  // an equal one may have got a number meanwhile
+            ++numbered_;
+            if (numbers_.size() >= room_) {
+                std::erase_if(numbers_, [](const auto& entry) { return entry.second.layout.expired(); });
+                room_ = std::max<std::size_t>(64, 2 * numbers_.size());
+            }
+            const std::uint64_t number = equal != others.end() ? equal->number : ++last_;
+            numbers_[layout.get()] = {layout, number};
+            return number;
+        }
     }
 
 private:
     struct Entry {
         std::weak_ptr<const OpaqueLayout> layout;
         std::uint64_t number = 0;
+    };
+    struct Other {
+        std::shared_ptr<const OpaqueLayout> layout;
+        std::uint64_t number;
     };
     /// 0 if the layout has no number. A destroyed layout may have had the same address.
     std::uint64_t known(const std::shared_ptr<const OpaqueLayout>& layout) const {
@@ -67,6 +78,7 @@ private:
     std::unordered_map<const OpaqueLayout*, Entry> numbers_;
     std::size_t room_ = 64;
     std::uint64_t last_ = 0;
+    std::uint64_t numbered_ = 0;  ///< counts layouts that got a number
 };
 
 std::uint64_t layout_number(const std::shared_ptr<const OpaqueLayout>& layout) {

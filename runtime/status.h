@@ -13,6 +13,8 @@ enum class StatusCode : std::int32_t {
     operation_failed = 3,
     gradients_not_finite = 4,
     index_out_of_range = 6,
+    probability_out_of_range = 7,
+    deviation_negative = 8,
     /// The step is skipped: it changes nothing, and training continues with the next one.
     skipped = 5
 };
@@ -23,8 +25,8 @@ struct StatusWord {
     std::int32_t code = 0;   ///< StatusCode
     std::int32_t shard = 0;  ///< lowest shard that reported
     std::int64_t step = 0;   ///< step in which it happened
-    std::int64_t row = 0;    ///< global row, for target_out_of_range and index_out_of_range
-    std::int64_t value = 0;  ///< the target or index found
+    std::int64_t row = 0;    ///< global row of `value`
+    std::int64_t value = 0;  ///< the target or index found; bits of the probability or deviation, an f64
 };
 
 }  // namespace lockstep

@@ -101,7 +101,7 @@ void check_shape(const Shape& shape) {
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
     check_shape(shape);
     const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
-    if (Trace* trace = Trace::current()) return trace->input(meta);
+    if (Trace* trace = Trace::current()) return tensor_over(trace->buffer(meta.bytes()), meta);
     return tensor_over(Buffer::allocate(Stream::of(device), meta.bytes(), "tensors"), meta);
 }
 
@@ -128,7 +128,20 @@ Tensor Tensor::from_bytes(const void* values, std::size_t count, DType dtype, co
     return tensor_over(std::move(buffer), meta).to(device);
 }
 
+namespace {
+
+void refuse_in_trace(const char* name) {
+    if (Trace::current())
+        throw InvalidArgument(
+            fmt::format("{} inside forward draws its numbers on the host, only when forward is traced; expected "
+                        "rand_like, randn_like, bernoulli or normal of a tensor, which draw in every step",
+                        name));
+}
+
+}  // namespace
+
 Tensor Tensor::rand(const Shape& shape) {
+    refuse_in_trace("rand");
     check_shape(shape);
     std::vector<float> values(static_cast<std::size_t>(shape.numel()));
     host_uniform(values.data(), shape.numel(), 0, 1);
@@ -136,6 +149,7 @@ Tensor Tensor::rand(const Shape& shape) {
 }
 
 Tensor Tensor::randn(const Shape& shape) {
+    refuse_in_trace("randn");
     check_shape(shape);
     std::vector<float> values(static_cast<std::size_t>(shape.numel()));
     host_normal(values.data(), shape.numel());

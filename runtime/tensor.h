@@ -127,7 +127,8 @@ public:
     }
     /// A 0-dimensional tensor.
     static Tensor scalar(double value, DType dtype = DType::f32, Device device = {});
-    /// Uniform in [0, 1) and standard normal numbers on the host, from `manual_seed`'s generator.
+    /// Uniform in [0, 1) and standard normal numbers on the host, from `manual_seed`'s generator. Throws
+    /// InvalidArgument inside `forward`, for which ops/functional.h has rand_like and randn_like.
     static Tensor rand(const Shape& shape);
     static Tensor randn(const Shape& shape);
     /// 0, 1, ..., count - 1.

@@ -45,14 +45,20 @@ public:
     std::vector<Record>& commits() { return commits_; }
     int buffers() const { return buffers_; }
     std::uint32_t next_ordinal() { return ordinals_++; }
+    /// Whether the value of `tensor` depends on the shard: on inputs, or on random numbers.
+    bool differs_by_shard(const Tensor& tensor) const;
+    /// Declares that `drawn`, the result of a random operation, is the same on all shards.
+    void set_alike(const Tensor& drawn);
 
 private:
+    bool differs(const Buffer* buffer) const;
     std::uint64_t number_;
     TraceSettings settings_;
     std::vector<Record> records_;
     std::vector<Record> commits_;
     int buffers_ = 0;
     std::uint32_t ordinals_ = 0;
+    std::vector<bool> by_shard_;  ///< by number of a buffer: its value depends on the shard
 };
 
 class TraceScope {

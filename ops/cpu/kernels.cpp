@@ -24,8 +24,10 @@ void register_cpu_kernels(KernelTable& table) {
     cpu::add_batch_norm_kernels(table);
     cpu::add_layer_norm_kernels(table);
     cpu::add_loss_kernels(table);
+    cpu::add_softmax_kernels(table);
     cpu::add_statistics_kernels(table);
     cpu::add_update_kernels(table);
+    cpu::add_random_kernels(table);
     cpu::add_gradient_kernels(table);
     cpu::add_step_kernels(table);
 }

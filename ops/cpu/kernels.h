@@ -27,8 +27,10 @@ void add_interpolate_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
+void add_softmax_kernels(KernelTable& table);
 void add_statistics_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
+void add_random_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
 

@@ -12,6 +12,7 @@
 #include "lockstep/ops/internal/type_list.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/ops/internal/update_rules.h"
+#include "lockstep/runtime/random.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cpu {
@@ -37,6 +38,13 @@ struct InterpolatePlanes {
     const element::Taps<T>* rows;     ///< (out_h)
     const element::Taps<T>* columns;  ///< (out_w)
     bool nearest;                     ///< only the first of the two taps counts
+};
+
+/// Random numbers of one call: element e has the number first + e.
+struct Draws {
+    const StepCounters& state;
+    std::uint32_t ordinal;
+    std::uint64_t first;
 };
 
 template <class T>
@@ -86,8 +94,10 @@ struct Loops {
     /// rows: the weights are read once and not rearranged. (x, weight, bias, y, rows, in, out, begin, end)
     Function<const T*, const T*, const T*, T*, Index, Index, Index, Index, Index> linear;
 
-    /// Elements [begin, end) of a mask, element e drawn with counter first + e. (out of element begin, begin, end, ...)
-    Function<T*, Index, Index, const StepCounters&, std::uint32_t, std::uint64_t, float, T> dropout_mask;
+    // Random numbers [begin, end) of `Draws`, which are written to `out`.
+    Function<T*, Index, Index, const Draws&, int> uniform;             // (out, begin, end, draws, digits)
+    Function<T*, Index, Index, const Draws&> normal;                   // (out, begin, end, draws)
+    Function<T*, Index, Index, const Draws&, float, T, T> one_of_two;  // (out, begin, end, draws, p, below, above)
     /// [rule](row, followed by the rule's options; gradients, parameters, states, n); unused states may be null
     std::array<Function<const ParameterRow&, const T*, T*, T* const*, Index>, std::tuple_size_v<UpdateRules>> update;
     /// (inputs of all shards, distance of a shard's pointers, shards, first element, n, sums)

@@ -22,13 +22,12 @@ void interpolate(const InterpolatePlanes<T>& g, const T* x, T* y) {
             const auto& horizontal = g.columns[ow];
             const Index first = horizontal.first * g.pixel, second = horizontal.second * g.pixel;
             if (g.nearest) {
-                *reinterpret_cast<Values*>(y) = pack<T, V>(upper + first);
+                write(y, pack<T, V>(upper + first));
                 continue;
             }
             const T right = horizontal.share, left = T(1) - right;
-            *reinterpret_cast<Values*>(y) =
-                above * (left * pack<T, V>(upper + first) + right * pack<T, V>(upper + second)) +
-                below * (left * pack<T, V>(lower + first) + right * pack<T, V>(lower + second));
+            write(y, Values(above * (left * pack<T, V>(upper + first) + right * pack<T, V>(upper + second)) +
+                            below * (left * pack<T, V>(lower + first) + right * pack<T, V>(lower + second))));
         }
     }
 }
@@ -37,7 +36,7 @@ template <class T, int V>
 void interpolate_backward(const InterpolatePlanes<T>& g, const T* dy, T* dx) {
     using Values = typename Pack<T, V>::Values;
     const Index row = g.w * g.pixel;
-    for (Index i = 0; i < g.h * g.w; ++i) *reinterpret_cast<Values*>(dx + i * g.pixel) = Values{};
+    for (Index i = 0; i < g.h * g.w; ++i) write(dx + i * g.pixel, Values{});
     for (Index oh = 0; oh < g.out_h; ++oh) {
         const auto& vertical = g.rows[oh];
         T *upper = dx + vertical.first * row, *lower = dx + vertical.second * row;
@@ -47,15 +46,15 @@ void interpolate_backward(const InterpolatePlanes<T>& g, const T* dy, T* dx) {
             const Index first = horizontal.first * g.pixel, second = horizontal.second * g.pixel;
             const Values gradient = pack<T, V>(dy);
             if (g.nearest) {
-                *reinterpret_cast<Values*>(upper + first) += gradient;
+                write(upper + first, Values(pack<T, V>(upper + first) + gradient));
                 continue;
             }
             const T right = horizontal.share, left = T(1) - right;
             const Values to_upper = above * gradient, to_lower = below * gradient;
-            *reinterpret_cast<Values*>(upper + first) += left * to_upper;
-            *reinterpret_cast<Values*>(upper + second) += right * to_upper;
-            *reinterpret_cast<Values*>(lower + first) += left * to_lower;
-            *reinterpret_cast<Values*>(lower + second) += right * to_lower;
+            write(upper + first, Values(pack<T, V>(upper + first) + left * to_upper));
+            write(upper + second, Values(pack<T, V>(upper + second) + right * to_upper));
+            write(lower + first, Values(pack<T, V>(lower + first) + left * to_lower));
+            write(lower + second, Values(pack<T, V>(lower + second) + right * to_lower));
         }
     }
 }

@@ -7,7 +7,12 @@
 #include "lockstep/ops/cpu/loops_linear.h"
 #include "lockstep/ops/cpu/loops_pooling.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/random_arithmetic.h"
 #include "lockstep/runtime/internal/shard_tree.h"
+
+#if defined(LOCKSTEP_HAS_SLEEF) && defined(__AVX2__)
+#include "lockstep/ops/cpu/number_lanes.h"
+#endif
 
 #ifndef LOCKSTEP_LOOPS
 #error "included only by the sources that are compiled for one instruction set"
@@ -30,16 +35,64 @@ constexpr void add_binary_loops(Loops<T>& table, const std::tuple<Functions...>*
     table.binary = {{{binary<T, Functions, 0>, binary<T, Functions, 1>, binary<T, Functions, 2>}...}};
 }
 
+#if defined(LOCKSTEP_HAS_SLEEF) && defined(__AVX2__)
+/// Calls apply(first element, how many) for whole registers, then for the rest.
+template <class T, class Apply>
+inline __attribute__((always_inline)) void for_registers(Index n, Apply apply) {
+    constexpr Index count = NumberLanes<T>::count;
+    Index i = 0;
+    for (; i + count <= n; i += count) apply(i, count);
+    if (i < n) apply(i, n - i);
+}
+
+/// n elements, at most those of one register; the other lanes are 0.
+template <class T>
+inline __attribute__((always_inline)) NumberLanes<T> load_lanes(const T* from, Index n) {
+    if (n == NumberLanes<T>::count) return NumberLanes<T>::load(from);
+    T whole[NumberLanes<T>::count] = {};
+    for (Index i = 0; i < n; ++i) whole[i] = from[i];
+    return NumberLanes<T>::load(whole);
+}
+template <class T>
+inline __attribute__((always_inline)) void store_lanes(NumberLanes<T> lanes_to_store, T* to, Index n) {
+    if (n == NumberLanes<T>::count) {
+        lanes_to_store.store(to);
+        return;
+    }
+    T whole[NumberLanes<T>::count];
+    lanes_to_store.store(whole);
+    for (Index i = 0; i < n; ++i) to[i] = whole[i];
+}
+
+template <class F>
+constexpr bool by_registers = Elementary<F>;
+#else
+template <class F>
+constexpr bool by_registers = false;
+#endif
+
 template <class T, class F>
 void unary(const void* any, const T* x, T* y, Index n) {
     const F function = *static_cast<const F*>(any);
-    LOCKSTEP_FOR(i, n) y[i] = function.value(x[i]);
+    if constexpr (by_registers<F>) {
+        for_registers<T>(
+            n, [&](Index i, Index count) __attribute__((always_inline)) {
+                store_lanes(function.value(load_lanes(x + i, count)), y + i, count);
+            });
+    } else {
+        LOCKSTEP_FOR(i, n) y[i] = function.value(x[i]);
+    }
 }
 
 template <class T, class F>
 void unary_backward(const void* any, const T* dy, const T* saved, T* dx, Index n) {
     const F function = *static_cast<const F*>(any);
-    if constexpr (F::saves == Saves::nothing) {
+    if constexpr (by_registers<F>) {
+        for_registers<T>(
+            n, [&](Index i, Index count) __attribute__((always_inline)) {
+                store_lanes(function.gradient(load_lanes(dy + i, count), load_lanes(saved + i, count)), dx + i, count);
+            });
+    } else if constexpr (F::saves == Saves::nothing) {
         LOCKSTEP_FOR(i, n) dx[i] = function.gradient(dy[i], T(0));
     } else {
         LOCKSTEP_FOR(i, n) dx[i] = function.gradient(dy[i], saved[i]);
@@ -170,18 +223,42 @@ __attribute__((flatten)) inline void random_words(const StepCounters& state, std
     }
 }
 
-template <class T>
-void dropout_mask(T* out, Index begin, Index end, const StepCounters& state, std::uint32_t ordinal, std::uint64_t first,
-                  float p, T keep) {
+/// out[i] = value(words of the number begin + i), for numbers of `per` words.
+template <int per, class T, class Value>
+inline __attribute__((always_inline)) void draw(T* out, Index begin, Index end, const Draws& draws,
+                                                const Value& value) {
     std::uint32_t words[4 * philox_blocks];
     for (Index e = begin; e < end;) {
-        const std::uint64_t counter = first + static_cast<std::uint64_t>(e);
-        random_words(state, ordinal, counter >> 2, words);
+        const std::uint64_t counter = per * (draws.first + static_cast<std::uint64_t>(e));
+        random_words(draws.state, draws.ordinal, counter >> 2, words);
         const Index skip = static_cast<Index>(counter & 3);
-        const Index count = smaller(end - e, 4 * philox_blocks - skip);
-        LOCKSTEP_FOR(i, count) out[e - begin + i] = element::mask_value(words[skip + i], p, keep);
+        const Index count = smaller(end - e, (4 * philox_blocks - skip) / per);
+        LOCKSTEP_FOR(i, count) out[e - begin + i] = value(words + skip + per * i);
         e += count;
     }
+}
+
+template <class T>
+void uniform(T* out, Index begin, Index end, const Draws& draws, int digits) {
+    draw<element::words_of_number<T>>(
+        out, begin, end, draws, [digits](const std::uint32_t* word) __attribute__((always_inline)) {
+            return element::uniform_from<T>(word, digits);
+        });
+}
+
+template <class T>
+void normal(T* out, Index begin, Index end, const Draws& draws) {
+    draw<element::words_of_number<T>>(
+        out, begin, end, draws,
+        [](const std::uint32_t* word) __attribute__((always_inline)) { return element::normal_from<T>(word); });
+}
+
+template <class T>
+void one_of_two(T* out, Index begin, Index end, const Draws& draws, float p, T below, T above) {
+    draw<1>(
+        out, begin, end, draws, [=](const std::uint32_t* word) __attribute__((always_inline)) {
+            return element::one_of_two(*word, p, below, above);
+        });
 }
 
 /// n elements, with the states whose bits are set in `used`.
@@ -274,7 +351,9 @@ constexpr Loops<T> make_loops() {
     table.interpolate = {interpolate<T, 1>, interpolate<T, 8>, interpolate<T, 16>};
     table.interpolate_backward = {interpolate_backward<T, 1>, interpolate_backward<T, 8>, interpolate_backward<T, 16>};
     table.linear = linear<T>;
-    table.dropout_mask = dropout_mask<T>;
+    table.uniform = uniform<T>;
+    table.normal = normal<T>;
+    table.one_of_two = one_of_two<T>;
     table.update = update_loops<T>(list_of<UpdateRules>);
     table.sum_over_shards = sum_over_shards<T>;
     return table;

@@ -23,13 +23,24 @@ constexpr Index larger(Index a, Index b) { return a < b ? b : a; }
 /// V adjacent elements at any address. The compiler splits them into the available registers.
 template <class T, int V>
 struct Pack {
-    typedef T Values __attribute__((vector_size(V * sizeof(T)), aligned(alignof(T)), may_alias));
-    typedef std::uint8_t Bytes __attribute__((vector_size(V), aligned(1), may_alias));
+    typedef T Values __attribute__((vector_size(V * sizeof(T))));
+    typedef std::uint8_t Bytes __attribute__((vector_size(V)));
 };
 
+/// A vector at any address.
+template <class Values, class T>
+inline __attribute__((always_inline)) Values read(const T* p) {
+    Values v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class Values, class T>
+inline __attribute__((always_inline)) void write(T* p, const Values& v) {
+    __builtin_memcpy(p, &v, sizeof v);
+}
 template <class T, int V>
-inline __attribute__((always_inline)) const typename Pack<T, V>::Values& pack(const T* p) {
-    return *reinterpret_cast<const typename Pack<T, V>::Values*>(p);
+inline __attribute__((always_inline)) typename Pack<T, V>::Values pack(const T* p) {
+    return read<typename Pack<T, V>::Values>(p);
 }
 
 /// `count` consecutive windows of KH x KW elements inside the plane; KH, KW 0: read from the geometry.
@@ -42,8 +53,7 @@ inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, cons
     const Index step = g.window.stride_w * g.pixel, row = g.w * g.pixel;
     for (Index o = 0; o < count; ++o, x += step, y += g.pixel, where += g.pixel) {
         Values best = pack<T, V>(x);
-        auto position = best != best;  // integers as wide as T
-        position ^= position;
+        decltype(best != best) position = {};  // integers as wide as T
         auto k = position;
         for (Index i = 0; i < kernel_h; ++i)
             for (Index j = 0; j < kernel_w; ++j, k += 1) {
@@ -52,8 +62,8 @@ inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, cons
                 best = takes ? value : best;
                 position = takes ? k : position;
             }
-        *reinterpret_cast<Values*>(y) = best;
-        *reinterpret_cast<Bytes*>(where) = __builtin_convertvector(position, Bytes);
+        write(y, best);
+        write(where, __builtin_convertvector(position, Bytes));
     }
 }
 
@@ -137,7 +147,7 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
                        window.pad_h == 0 && window.pad_w == 0 && g.out_h * window.stride_h == g.h &&
                        g.out_w * window.stride_w == g.w;
     if (!tiles)
-        for (Index i = 0; i < g.h * g.w; ++i) *reinterpret_cast<Values*>(dx + i * g.pixel) = Values{};
+        for (Index i = 0; i < g.h * g.w; ++i) write(dx + i * g.pixel, Values{});
     const bool masked = y != nullptr;
     for (Index oh = 0; oh < g.out_h; ++oh)
         for (Index ow = 0; ow < g.out_w; ++ow, dy += g.pixel, where += g.pixel, y += masked ? g.pixel : 0) {
@@ -147,12 +157,12 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
                 const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
                 Values gradient = pack<T, V>(dy);
                 if (masked) gradient = pack<T, V>(y) <= Values{} ? Values{} : gradient;  // Relu::gradient
-                const Integers position = __builtin_convertvector(*reinterpret_cast<const Bytes*>(where), Integers);
+                const Integers position = __builtin_convertvector(read<Bytes>(where), Integers);
                 for (Index i = i0; i < i1; ++i) {
                     T* to = dx + ((top + i) * g.w + left + j0) * g.pixel;
                     Integers k = Integers{} + static_cast<int>(i * window.kernel_w + j0);
                     for (Index j = j0; j < j1; ++j, to += g.pixel, k += 1)
-                        *reinterpret_cast<Values*>(to) = position == k ? gradient : Values{};
+                        write(to, position == k ? gradient : Values{});
                 }
             } else {
                 for (int v = 0; v < V; ++v) {

@@ -1,4 +1,4 @@
-// Softmax, its logarithm, and the losses. Losses are summed in double, in an order that does not depend on the threads.
+// Losses, which are summed in double, in an order that does not depend on the threads.
 #include <algorithm>
 #include <cmath>
 
@@ -13,81 +13,6 @@
 
 namespace lockstep::cpu {
 namespace {
-
-// ---- softmax ----------------------------------------------------------------------------------------------------
-
-/// A row-major tensor as (outer, size, inner), the softmax running over `size`.
-struct Lines {
-    std::int64_t outer = 1, size = 1, inner = 1;
-
-    Lines(const Shape& shape, int dim) {
-        for (int i = 0; i < shape.dims(); ++i) (i < dim ? outer : i == dim ? size : inner) *= shape[i];
-    }
-    std::int64_t count() const { return outer * inner; }
-    std::int64_t first(std::int64_t line) const { return line / inner * size * inner + line % inner; }
-};
-
-/// Calls work(first element) for every line, in parallel.
-template <class Work>
-void for_lines(const Lines& lines, int threads, const Work& work) {
-    if (lines.size == 0) return;
-    const std::int64_t grain = std::max<std::int64_t>(1, 256 / lines.size);
-    constexpr std::int64_t exponential = 8;  // cost of one in simple elements
-    for_parts(worthwhile_threads(threads, exponential * lines.count() * lines.size), lines.count(), grain,
-              [&](std::int64_t begin, std::int64_t end) {
-                  for (std::int64_t line = begin; line < end; ++line) work(lines.first(line));
-              });
-}
-
-template <bool logarithm>
-std::unique_ptr<Kernel> make_softmax_forward(const SoftmaxForward<logarithm>& operation, KernelRequest& request) {
-    request.want_contiguous(0);
-    require_contiguous_output(operation, request, 0);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_kernel(
-            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const KernelArgs& call) {
-                for_lines(lines, threads, [&](std::int64_t first) {
-                    const T* x = call.input<T>(0) + first;
-                    T* y = call.output<T>(0) + first;
-                    T largest = x[0];
-                    for (std::int64_t i = 1; i < lines.size; ++i) largest = std::max(largest, x[i * lines.inner]);
-                    T sum = 0;
-                    for (std::int64_t i = 0; i < lines.size; ++i) {
-                        const T power = std::exp(x[i * lines.inner] - largest);
-                        if constexpr (!logarithm) y[i * lines.inner] = power;
-                        sum += power;
-                    }
-                    const T log_of_sum = std::log(sum);
-                    for (std::int64_t i = 0; i < lines.size; ++i) {
-                        T& result = y[i * lines.inner];
-                        result = logarithm ? x[i * lines.inner] - largest - log_of_sum : result / sum;
-                    }
-                });
-            });
-    });
-}
-
-template <bool logarithm>
-std::unique_ptr<Kernel> make_softmax_backward(const SoftmaxBackward<logarithm>& operation, KernelRequest& request) {
-    request.want_all_contiguous();
-    require_contiguous_output(operation, request, 0);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_kernel(
-            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const KernelArgs& call) {
-                for_lines(lines, threads, [&](std::int64_t first) {
-                    const T *dy = call.input<T>(0) + first, *y = call.input<T>(1) + first;
-                    T* dx = call.output<T>(0) + first;
-                    T sum = 0;
-                    for (std::int64_t i = 0; i < lines.size * lines.inner; i += lines.inner)
-                        sum += logarithm ? dy[i] : dy[i] * y[i];
-                    for (std::int64_t i = 0; i < lines.size * lines.inner; i += lines.inner)
-                        dx[i] = logarithm ? dy[i] - std::exp(y[i]) * sum : y[i] * (dy[i] - sum);
-                });
-            });
-    });
-}
 
 // ---- negative log likelihood ------------------------------------------------------------------------------------
 
@@ -258,10 +183,6 @@ std::unique_ptr<Kernel> make_check_finite(const CheckFinite& operation, KernelRe
 }  // namespace
 
 void add_loss_kernels(KernelTable& table) {
-    table.add<SoftmaxForward<false>, make_softmax_forward<false>>();
-    table.add<SoftmaxBackward<false>, make_softmax_backward<false>>();
-    table.add<SoftmaxForward<true>, make_softmax_forward<true>>();
-    table.add<SoftmaxBackward<true>, make_softmax_backward<true>>();
     table.add<NllForward, make_nll_forward>();
     table.add<NllBackward, make_nll_backward>();
     table.add<SquaredErrorForward, make_squared_error_forward>();

@@ -104,32 +104,33 @@ typename Primitive::primitive_desc make_backward(const Hint& forward, const Args
 }
 #endif
 
-/// Strides and zero padding of a convolution or pooling, per spatial dimension.
+/// Strides and zero padding of a convolution or pooling, per spatial dimension, and of a convolution the number of
+/// elements between those that a window reads.
 struct Window {
-    Dims strides, pad_begin, pad_end;
+    Dims strides, pad_begin, pad_end, dilates = {0, 0};
 };
 
-/// Cross-correlation as PyTorch's conv2d; an empty Desc as bias means none.
+/// Cross-correlation as PyTorch's conv2d; weights with five dimensions have groups. An empty Desc as bias means none.
 inline dnnl::convolution_forward::primitive_desc convolution_forward(const Desc& src, const Desc& weights,
                                                                      const Desc& bias, const Desc& dst,
                                                                      const Window& window) {
     return make_forward<dnnl::convolution_forward>(dnnl::prop_kind::forward_training,
                                                    dnnl::algorithm::convolution_direct, src, weights, bias, dst,
-                                                   window.strides, window.pad_begin, window.pad_end);
+                                                   window.strides, window.dilates, window.pad_begin, window.pad_end);
 }
 inline dnnl::convolution_backward_data::primitive_desc convolution_backward_data(
     const dnnl::convolution_forward::primitive_desc& forward, const Desc& diff_src, const Desc& weights,
     const Desc& diff_dst, const Window& window) {
     return make_backward<dnnl::convolution_backward_data>(forward, dnnl::algorithm::convolution_direct, diff_src,
-                                                          weights, diff_dst, window.strides, window.pad_begin,
-                                                          window.pad_end);
+                                                          weights, diff_dst, window.strides, window.dilates,
+                                                          window.pad_begin, window.pad_end);
 }
 inline dnnl::convolution_backward_weights::primitive_desc convolution_backward_weights(
     const dnnl::convolution_forward::primitive_desc& forward, const Desc& src, const Desc& diff_weights,
     const Desc& diff_bias, const Desc& diff_dst, const Window& window) {
     return make_backward<dnnl::convolution_backward_weights>(forward, dnnl::algorithm::convolution_direct, src,
                                                              diff_weights, diff_bias, diff_dst, window.strides,
-                                                             window.pad_begin, window.pad_end);
+                                                             window.dilates, window.pad_begin, window.pad_end);
 }
 
 /// Maximum over kernel-sized windows. Training writes a workspace (workspace_desc()) that backward reads.

@@ -5,7 +5,10 @@
 // library: the linker keeps one copy of such a function, possibly one that old processors cannot run.
 #pragma once
 
+#include <immintrin.h>
+
 #include <cstddef>
+#include <utility>
 
 #include "lockstep/runtime/dtype.h"
 #include "lockstep/runtime/round_up.h"
@@ -26,7 +29,6 @@ constexpr Index cache_line_floats = 16;
 
 typedef float Vec __attribute__((vector_size(4 * V)));
 typedef float UnalignedVec __attribute__((vector_size(4 * V), aligned(4)));
-typedef int VecIndex __attribute__((vector_size(4 * V)));
 typedef unsigned VecBits __attribute__((vector_size(4 * V)));
 typedef unsigned short HalfVec __attribute__((vector_size(2 * V), may_alias));
 typedef unsigned short UnalignedHalfVec __attribute__((vector_size(2 * V), may_alias, aligned(2)));
@@ -60,21 +62,20 @@ LOCKSTEP_INLINE void store_unaligned(BFloat16* p, Vec v) { *reinterpret_cast<Una
 /// Non-temporal store: for outputs too large to remain in a cache until they are read.
 LOCKSTEP_INLINE void store_past_cache(float* p, Vec v) {
 #if LOCKSTEP_SIMD_WIDTH == 16
-    __builtin_ia32_movntps512(p, v);
+    _mm512_stream_ps(p, (__m512)v);
 #else
-    __builtin_ia32_movntps256(p, v);
+    _mm256_stream_ps(p, (__m256)v);
 #endif
 }
 LOCKSTEP_INLINE void store_past_cache(BFloat16* p, Vec v) {
-    typedef long long Words __attribute__((vector_size(2 * V)));
 #if LOCKSTEP_SIMD_WIDTH == 16
-    __builtin_ia32_movntdq256(reinterpret_cast<Words*>(p), (Words)rounded(v));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)rounded(v));
 #else
-    __builtin_ia32_movntdq(reinterpret_cast<Words*>(p), (Words)rounded(v));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)rounded(v));
 #endif
 }
 /// Orders the stores of store_past_cache before any later action of this thread.
-LOCKSTEP_INLINE void fence_past_cache() { __builtin_ia32_sfence(); }
+LOCKSTEP_INLINE void fence_past_cache() { _mm_sfence(); }
 
 template <class T>
 constexpr T smaller(T a, T b) {
@@ -85,26 +86,26 @@ constexpr T larger(T a, T b) {
     return a < b ? b : a;
 }
 
-/// V vectors of V floats: rows become columns.
-LOCKSTEP_INLINE void transpose(Vec* row) {
-    // Exchange the off-diagonal blocks of size 1, 2, 4, ...
-#pragma GCC unroll 4
-    for (int block = 1; block < V; block *= 2) {
-        VecIndex low = {}, high = {};
-#pragma GCC unroll 16
-        for (int lane = 0; lane < V; ++lane) {
-            low[lane] = (lane & block) != 0 ? V + lane - block : lane;
-            high[lane] = (lane & block) != 0 ? V + lane : lane + block;
-        }
+/// Exchanges the off-diagonal blocks of this size among V vectors, then those of twice the size, and so on.
+template <int block>
+LOCKSTEP_INLINE void exchange_blocks(Vec* row) {
+    if constexpr (block < V) {
 #pragma GCC unroll 16
         for (int i = 0; i < V; ++i) {
             if ((i & block) != 0) continue;
             const Vec a = row[i], b = row[i + block];
-            row[i] = __builtin_shuffle(a, b, low);
-            row[i + block] = __builtin_shuffle(a, b, high);
+            [&]<int... lane>(std::integer_sequence<int, lane...>) LOCKSTEP_INLINE_LAMBDA {
+                row[i] = __builtin_shufflevector(a, b, ((lane & block) != 0 ? V + lane - block : lane)...);
+                row[i + block] = __builtin_shufflevector(a, b, ((lane & block) != 0 ? V + lane : lane + block)...);
+            }
+            (std::make_integer_sequence<int, V>());
         }
+        exchange_blocks<2 * block>(row);
     }
 }
+
+/// V vectors of V floats: rows become columns.
+LOCKSTEP_INLINE void transpose(Vec* row) { exchange_blocks<1>(row); }
 
 /// V x V numbers: rows at `source` (row stride in numbers) become columns at `target`.
 template <class From, class To>

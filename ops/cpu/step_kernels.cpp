@@ -86,11 +86,8 @@ std::unique_ptr<Kernel> make_clear_skip_flag(const ClearSkipFlag&, KernelRequest
 }
 
 std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&) {
-    return make_kernel([whole = op.whole_step](const KernelArgs& run) {
-        if (run.agreed->code != 0) return;
-        auto& state = *run.output<StepCounters>(0);
-        state.micro = whole ? 0 : state.micro + 1;
-        state.step += whole ? 1 : 0;
+    return make_kernel([op](const KernelArgs& run) {
+        if (run.agreed->code == 0) op.apply(*run.output<StepCounters>(0));
     });
 }
 

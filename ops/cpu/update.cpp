@@ -1,4 +1,4 @@
-// Masks, sums over shards, and changes of the model's state.
+// Sums over shards, and changes of the model's state.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -15,89 +15,6 @@
 
 namespace lockstep::cpu {
 namespace {
-
-std::unique_ptr<Kernel> make_dropout_mask(const DropoutMask& operation, KernelRequest& request) {
-    require_contiguous_output(operation, request, 0);
-    const TensorMeta& mask = request.out[0];
-    const std::int64_t elements = mask.numel();
-    const std::int64_t row_size = operation.batch && mask.shape[0] > 0 ? elements / mask.shape[0] : 0;
-    return for_floating(operation, mask.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        const auto p = static_cast<float>(operation.p);
-        const T keep = element::mask_keep<T>(operation.p);
-        return make_kernel(
-            [elements, row_size, p, keep, batch = operation.batch, threads = request.threads](const KernelArgs& call) {
-                const std::uint64_t first = element::mask_counter(batch, call.first_row, row_size, call.shard);
-                constexpr std::int64_t draw = 4;  // cost of one in simple elements
-                for_parts(worthwhile_threads(threads, draw * elements), elements, element_grain,
-                          [&](std::int64_t begin, std::int64_t end) {
-                              loops<T>().dropout_mask(call.output<T>(0) + begin, begin, end, *call.step, call.ordinal,
-                                                      first, p, keep);
-                          });
-            });
-    });
-}
-
-/// y = x * mask, by parts of as many elements as `buffer`, whose mask `draw(buffer, first, count)` writes.
-template <class T, class Draw>
-void multiply_by_mask(const T* x, T* y, std::int64_t begin, std::int64_t end, const Draw& draw) {
-    T buffer[1024];
-    for (std::int64_t first = begin; first < end; first += std::ssize(buffer)) {
-        const std::int64_t count = std::min<std::int64_t>(std::ssize(buffer), end - first);
-        draw(buffer, first, count);
-        for (std::int64_t i = 0; i < count; ++i) y[first + i] = x[first + i] * buffer[i];
-    }
-}
-
-std::unique_ptr<Kernel> make_dropout_forward(const DropoutForward& operation, KernelRequest& request) {
-    request.want_contiguous(0);
-    require_contiguous_output(operation, request, 0);
-    require_contiguous_output(operation, request, 1);
-    const Shape& shape = request.out[0].shape;
-    const std::int64_t elements = shape.numel();
-    const std::int64_t row_size = operation.batch && shape[0] > 0 ? elements / shape[0] : 0;
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_kernel([elements, row_size, operation, threads = request.threads](const KernelArgs& call) {
-            const std::uint64_t counter = element::mask_counter(operation.batch, call.first_row, row_size, call.shard);
-            const auto p = static_cast<float>(operation.p);
-            const T keep = element::mask_keep<T>(operation.p);
-            auto* const kept = call.output<std::uint8_t>(1);
-            const auto draw = [&](T* mask, std::int64_t first, std::int64_t count) {
-                // A mask of 1 is drawn first: `keep` may be 0.
-                loops<T>().dropout_mask(mask, first, first + count, *call.step, call.ordinal, counter, p, T(1));
-                for (std::int64_t i = 0; i < count; ++i) {
-                    kept[first + i] = mask[i] != T(0) ? 1 : 0;
-                    mask[i] *= keep;
-                }
-            };
-            constexpr std::int64_t cost = 5;  // cost of one in simple elements
-            for_parts(worthwhile_threads(threads, cost * elements), elements, element_grain,
-                      [&](std::int64_t begin, std::int64_t end) {
-                          multiply_by_mask(call.input<T>(0), call.output<T>(0), begin, end, draw);
-                      });
-        });
-    });
-}
-
-std::unique_ptr<Kernel> make_dropout_backward(const DropoutBackward& operation, KernelRequest& request) {
-    request.want_all_contiguous();
-    require_contiguous_output(operation, request, 0);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_kernel([elements = request.out[0].numel(), keep = element::mask_keep<T>(operation.p),
-                            threads = request.threads](const KernelArgs& call) {
-            const auto* const kept = call.input<std::uint8_t>(1);
-            const auto draw = [&](T* mask, std::int64_t first, std::int64_t count) {
-                for (std::int64_t i = 0; i < count; ++i) mask[i] = kept[first + i] != 0 ? keep : T(0);
-            };
-            for_parts(worthwhile_threads(threads, elements), elements, element_grain,
-                      [&](std::int64_t begin, std::int64_t end) {
-                          multiply_by_mask(call.input<T>(0), call.output<T>(0), begin, end, draw);
-                      });
-        });
-    });
-}
 
 class SumOverShardsKernel final : public Kernel {
 public:
@@ -254,9 +171,6 @@ std::unique_ptr<Kernel> make_increment_counter(const IncrementCounter& operation
 }  // namespace
 
 void add_update_kernels(KernelTable& table) {
-    table.add<DropoutMask, make_dropout_mask>();
-    table.add<DropoutForward, make_dropout_forward>();
-    table.add<DropoutBackward, make_dropout_backward>();
     table.add<SumOverShards, make_sum_over_shards>();
     table.add<IncrementCounter, make_increment_counter>();
     add_fused_updates(table, list_of<UpdateRules>);

@@ -12,11 +12,11 @@ template <class Algorithm>
 AlgorithmRule<Algorithm> make_rule(const KernelRequest& request, std::vector<Algorithm> direct, Algorithm winograd,
                                    double operations_per_byte, const std::vector<Algorithm>& others) {
     const bool strict = request.in[0].dtype == DType::f32 && !uses_tf32(request);
-    AlgorithmRule<Algorithm> rule{{!strict, strict}, std::move(direct), winograd, {}};
+    AlgorithmRule<Algorithm> rule{{!strict, strict}, std::move(direct), {}, winograd, {}};
     if (strict && request.convolution == ConvAlgorithm::automatic) rule.operations_per_byte = operations_per_byte;
     if (request.convolution == ConvAlgorithm::benchmark) {
-        rule.algorithms.push_back(winograd);
-        rule.algorithms.insert(rule.algorithms.end(), others.begin(), others.end());
+        rule.others.push_back(winograd);
+        rule.others.insert(rule.others.end(), others.begin(), others.end());
     }
     return rule;
 }

@@ -20,7 +20,8 @@ struct AlgorithmRule {
     /// Layouts in the order in which they are tried. Tensor cores want adjacent channels. Strict f32 does not use them,
     /// and is faster on plain images.
     std::vector<bool> channels_last;
-    std::vector<Algorithm> algorithms;  ///< in the order in which they are tried
+    std::vector<Algorithm> direct;  ///< for all shapes, in the order in which they are tried
+    std::vector<Algorithm> others;  ///< tried after these, without groups and dilation
     /// Winograd's algorithm. It is a candidate for windows of 3 x 3 only: for 5 x 5, its errors are a hundred times
     /// larger.
     Algorithm winograd;

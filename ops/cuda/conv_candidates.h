@@ -48,13 +48,15 @@ std::vector<Candidate<Algorithm>> list_candidates(const KernelRequest& request, 
             if (is_supported(ask(query.libraries().dnn, *convolution, algorithm, &bytes), question) && is_wanted(bytes))
                 ways.push_back({convolution, algorithm, bytes});
         };
-        const bool small_window = sizes.w[2] == 3 && sizes.w[3] == 3;
+        const bool small_window = sizes.w[2] == 3 && sizes.w[3] == 3 && geometry.is_dense();
         if (rule.operations_per_byte && small_window && !channels_last)
             add(rule.winograd, [&](std::size_t bytes) {
                 return bytes <= max_workspace &&
                        operations_of(sizes) >= *rule.operations_per_byte * static_cast<double>(bytes);
             });
-        for (const Algorithm algorithm : rule.algorithms)
+        for (const Algorithm algorithm : rule.direct) add(algorithm, [](std::size_t) { return true; });
+        if (!geometry.is_dense()) continue;
+        for (const Algorithm algorithm : rule.others)
             if (algorithm != rule.winograd || small_window) add(algorithm, [](std::size_t) { return true; });
     }
     if (ways.empty() && sizes.dtype == DType::f32)

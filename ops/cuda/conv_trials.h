@@ -44,9 +44,11 @@ void put_chosen_first(std::vector<Candidate>& ways, const KernelRequest& request
     }
     const DeviceInfo device = device_info(request.device);
     const std::string question = fmt::format(
-        "conv2d {} {}{} {} with {}, stride ({}, {}), padding ({}, {}), on cuda {}.{} with {} multiprocessors", pass,
+        "conv2d {} {}{} {} with {}, stride ({}, {}), padding ({}, {}){}, on cuda {}.{} with {} multiprocessors", pass,
         name_of(sizes.dtype), uses_tf32(request) ? " in TF32" : "", sizes.x.str(), sizes.w.str(), g.stride_h,
-        g.stride_w, g.pad_h, g.pad_w, device.compute_capability / 10, device.compute_capability % 10, device.units);
+        g.stride_w, g.pad_h, g.pad_w,
+        g.is_dense() ? "" : fmt::format(", dilation ({}, {}), {} groups", g.dilation_h, g.dilation_w, g.groups),
+        device.compute_capability / 10, device.compute_capability % 10, device.units);
     const std::size_t chosen = benchmarked_algorithm(
         request.device, question, names, end + workspace, [&](cudnnHandle_t handle, std::size_t i, char* memory) {
             check(perform(handle, ways[i], memory, memory + w_at, memory + y_at, memory + end), pass);

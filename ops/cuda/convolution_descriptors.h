@@ -21,7 +21,8 @@ using FilterDescriptor = Descriptor<cudnnFilterDescriptor_t, cudnnCreateFilterDe
 using ConvolutionDescriptor =
     Descriptor<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
 
-/// Sizes of one convolution: x (N, C, H, W), w (K, C, kh, kw), y (N, K, OH, OW), all of one dtype: f32, f16 or bf16.
+/// Sizes of one convolution: x (N, C, H, W), w (K, C / groups, kh, kw), y (N, K, OH, OW), all of one dtype: f32, f16 or
+/// bf16.
 /// `widens`: computed weights are converted to f32.
 struct Sizes {
     Shape x, w, y;
@@ -70,9 +71,10 @@ public:
         check(cudnnSetFilter4dDescriptor(w_.get(), type, format, to_int(sizes.w[0]), to_int(sizes.w[1]),
                                          to_int(sizes.w[2]), to_int(sizes.w[3])),
               "cudnnSetFilter4dDescriptor");
-        check(cudnnSetConvolution2dDescriptor(convolution_.get(), g.pad_h, g.pad_w, g.stride_h, g.stride_w, 1, 1,
-                                              CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+        check(cudnnSetConvolution2dDescriptor(convolution_.get(), g.pad_h, g.pad_w, g.stride_h, g.stride_w,
+                                              g.dilation_h, g.dilation_w, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
               "cudnnSetConvolution2dDescriptor");
+        check(cudnnSetConvolutionGroupCount(convolution_.get(), to_int(g.groups)), "cudnnSetConvolutionGroupCount");
         // With cuDNN's default, f32 inputs may be rounded to TF32, 10 bits of mantissa. Products of 16-bit floats are
         // exact in f32, in which they are added up.
         const cudnnMathType_t f32_math = tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;

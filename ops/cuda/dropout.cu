@@ -1,6 +1,5 @@
 // Dropout. Random numbers are drawn by counters (random.h), so results do not depend on how elements are shared among
 // threads.
-#include <cmath>
 
 #include "lockstep/ops/cuda/chunk.h"
 #include "lockstep/ops/cuda/index.h"
@@ -9,54 +8,14 @@
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/map.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/threshold.h"
 #include "lockstep/ops/cuda/unroll.h"
-#include "lockstep/ops/internal/arithmetic.h"
-#include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/random_arithmetic.h"
+#include "lockstep/ops/internal/random_operations.h"
 
 namespace lockstep::cuda {
 
 namespace {
-
-/// element::mask_value for integers: to_uniform(bits) < p if and only if the 24 bits that it uses are below this.
-std::uint32_t threshold_of(double p) {
-    return static_cast<std::uint32_t>(std::ceil(static_cast<double>(static_cast<float>(p)) * (1 << 24)));
-}
-LOCKSTEP_HD_INLINE bool is_kept(std::uint32_t bits, std::uint32_t threshold) { return bits >> 8 >= threshold; }
-
-/// Four consecutive counters share one Philox block, so one thread draws them.
-template <class T>
-struct MaskBlock {
-    T* mask;
-    std::int64_t count;
-    std::uint64_t counter;  // counter of element 0
-    const StepCounters* step;
-    std::uint32_t ordinal;
-    std::uint32_t threshold;
-    T keep;
-    bool aligned;  // blocks of four elements may be stored at once
-
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        const std::uint64_t block = (counter >> 2) + static_cast<std::uint64_t>(i);
-        const auto bits = philox(*step, ordinal, block);
-        constexpr int width = sizeof(T) > 4 ? chunk_elements(sizeof(T)) : 4, chunks = 4 / width;
-        T values[chunks][width];
-        LOCKSTEP_UNROLL
-        for (unsigned k = 0; k < 4; ++k) values[k / width][k % width] = is_kept(bits[k], threshold) ? keep : T(0);
-        const auto first = static_cast<std::int64_t>(block * 4 - counter);
-        const bool whole = aligned && first + 4 <= count;
-        LOCKSTEP_UNROLL
-        for (int c = 0; c < chunks; ++c) {
-            const std::int64_t begin = first + c * width;
-            if (whole) {
-                store_chunk(values[c], mask + begin);
-                continue;
-            }
-            LOCKSTEP_UNROLL
-            for (int k = 0; k < width; ++k)
-                if (begin + k >= 0 && begin + k < count) mask[begin + k] = values[c][k];
-        }
-    }
-};
 
 /// Masks that are drawn, and saved.
 struct DrawnMask {
@@ -73,7 +32,7 @@ struct DrawnMask {
         for (int b = 0; b < width / 4; ++b) {
             const auto bits = philox(key, ordinal, ((counter + static_cast<std::uint64_t>(first)) >> 2) + b);
             LOCKSTEP_UNROLL
-            for (int k = 0; k < 4; ++k) mask[4 * b + k] = is_kept(bits[static_cast<unsigned>(k)], threshold) ? 1 : 0;
+            for (int k = 0; k < 4; ++k) mask[4 * b + k] = is_below(bits[static_cast<unsigned>(k)], threshold) ? 0 : 1;
         }
         store_chunk(mask, kept + first);
     }
@@ -84,7 +43,7 @@ struct DrawnMask {
         LOCKSTEP_UNROLL
         for (unsigned k = 1; k < 4; ++k)
             if ((number & 3) == k) own = bits[k];
-        return kept[e] = is_kept(own, threshold) ? 1 : 0;
+        return kept[e] = is_below(own, threshold) ? 0 : 1;
     }
     bool suits_chunks() const { return counter % 4 == 0; }
 };
@@ -174,40 +133,21 @@ MapPlan<3> plan_of(const TensorMeta& y, const TensorMeta& x) {
     return make_map<3>(y.shape, {y.strides, x.strides, y.shape.contiguous_strides()}, 1);
 }
 
-KernelPtr make_dropout_mask(const DropoutMask& op, KernelRequest& request) {
-    const TensorMeta& mask = request.out[0];
-    const std::int64_t count = mask.numel();
-    const std::int64_t row_size = op.batch && count > 0 ? count / mask.shape[0] : 0;
-    return visit_float(op.name, mask.dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(request, [count, row_size, p = op.p, batch = op.batch](const Queue& queue,
-                                                                                       const KernelArgs& v) {
-            const std::uint64_t counter = element::mask_counter(batch, v.first_row, row_size, v.shard);
-            const auto blocks =
-                static_cast<std::int64_t>(((counter + static_cast<std::uint64_t>(count) + 3) >> 2) - (counter >> 2));
-            const bool aligned = counter % 4 == 0 && is_aligned(v.out[0], chunk_bytes);
-            launch(queue, "dropout_mask", blocks,
-                   MaskBlock<T>{v.output<T>(0), count, counter, v.step, v.ordinal, threshold_of(p),
-                                element::mask_keep<T>(p), aligned});
-        });
-    });
-}
-
 KernelPtr make_dropout_forward(const DropoutForward& op, KernelRequest& request) {
     set_layout_like(request.out[0], request.in[0]);
     const Shape& shape = request.in[0].shape;
     const std::int64_t count = shape.numel();
-    const std::int64_t row_size = op.batch && count > 0 ? count / shape[0] : 0;
+    const std::int64_t row_size = count > 0 && shape.dims() > 0 ? count / shape[0] : 0;
     return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
         using Stored = decltype(zero);
         using T = UpcastType<Stored>;
         const MapPlan<3> plan = plan_of(request.out[0], request.in[0]);
         return make_cuda_kernel(request, [plan, row_size, op](const Queue& queue, const KernelArgs& v) {
-            const std::uint64_t counter = element::mask_counter(op.batch, v.first_row, row_size, v.shard);
+            const std::uint64_t counter = element::first_draw(op.by, v.first_row, row_size, v.shard);
             const DrawnMask mask{v.output<std::uint8_t>(1), counter, v.step, v.ordinal, threshold_of(op.p)};
-            enqueue_masked(
-                queue, op.name, plan,
-                Masked<Stored, DrawnMask>{mask, element::mask_keep<T>(op.p), v.input<Stored>(0), v.output<Stored>(0)});
+            enqueue_masked(queue, op.name, plan,
+                           Masked<Stored, DrawnMask>{mask, element::dropout_factor<T>(op.p), v.input<Stored>(0),
+                                                     v.output<Stored>(0)});
         });
     });
 }
@@ -220,10 +160,11 @@ KernelPtr make_dropout_backward(const DropoutBackward& op, KernelRequest& reques
         using T = UpcastType<Stored>;
         const MapPlan<3> plan = plan_of(request.out[0], request.in[0]);
         return make_cuda_kernel(request, [plan, op](const Queue& queue, const KernelArgs& v) {
-            enqueue_masked(
-                queue, op.name, plan,
-                Masked<Stored, SavedMask>{
-                    {v.input<std::uint8_t>(1)}, element::mask_keep<T>(op.p), v.input<Stored>(0), v.output<Stored>(0)});
+            enqueue_masked(queue, op.name, plan,
+                           Masked<Stored, SavedMask>{{v.input<std::uint8_t>(1)},
+                                                     element::dropout_factor<T>(op.p),
+                                                     v.input<Stored>(0),
+                                                     v.output<Stored>(0)});
         });
     });
 }
@@ -231,7 +172,6 @@ KernelPtr make_dropout_backward(const DropoutBackward& op, KernelRequest& reques
 }  // namespace
 
 void add_dropout_kernels(KernelTable& table) {
-    table.add<DropoutMask, make_dropout_mask>();
     table.add<DropoutForward, make_dropout_forward>();
     table.add<DropoutBackward, make_dropout_backward>();
     table.add_half_types<DropoutForward, make_dropout_forward>();

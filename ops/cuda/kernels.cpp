@@ -7,6 +7,7 @@ namespace lockstep {
 
 void register_cuda_kernels(KernelTable& table) {
     cuda::add_dropout_kernels(table);
+    cuda::add_random_kernels(table);
     cuda::add_elementwise_kernels(table);
     cuda::add_copy_kernels(table);
     cuda::add_parameter_kernels(table);

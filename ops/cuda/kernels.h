@@ -9,6 +9,7 @@ using KernelPtr = std::unique_ptr<Kernel>;
 
 /// One per source file; kernels.cpp calls them all.
 void add_dropout_kernels(KernelTable& table);
+void add_random_kernels(KernelTable& table);
 void add_elementwise_kernels(KernelTable& table);
 void add_copy_kernels(KernelTable& table);
 void add_parameter_kernels(KernelTable& table);

@@ -153,8 +153,8 @@ void launch_packed_rows(const Queue& queue, const char* name, std::int64_t rows,
                       row_jobs<RowGroup<block_threads, of_block / width, width, whole>, block_threads, F>, F(function),
                       std::int64_t(rows));
 #else
-    launch(queue, name, rows,
-           [function](std::int64_t row) { function(RowGroup<1, longest_row / width, width, whole>(), row); });
+    using Group = RowGroup<1, longest_row / width, width, whole>;
+    launch(queue, name, rows, [function](std::int64_t row) { function(Group(), row); });
 #endif
 }
 

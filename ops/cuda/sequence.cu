@@ -92,14 +92,22 @@ private:
     LOCKSTEP_HD_INLINE T unary(const std::tuple<F...>*, T x) const {
         T result{};
         int number = SequenceFunction::unary;
-        static_cast<void>(((function == number++ ? (result = F().value(x), true) : false) || ...));
+        const auto apply = [&](auto of_one) {
+            if constexpr (is_step<decltype(of_one)>) result = of_one.value(x);
+            return true;
+        };
+        static_cast<void>(((function == number++ && apply(F())) || ...));
         return result;
     }
     template <class... F>
     LOCKSTEP_HD_INLINE T gradient(const std::tuple<F...>*, T dy, T saved) const {
         T result{};
         int number = SequenceFunction::gradient;
-        static_cast<void>(((function == number++ ? (result = F().gradient(dy, saved), true) : false) || ...));
+        const auto apply = [&](auto of_one) {
+            if constexpr (is_step<decltype(of_one)>) result = of_one.gradient(dy, saved);
+            return true;
+        };
+        static_cast<void>(((function == number++ && apply(F())) || ...));
         return result;
     }
 };

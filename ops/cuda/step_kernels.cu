@@ -108,12 +108,10 @@ struct ClearSkip {
 struct Advance {
     const StatusWord* agreed;
     StepCounters* state;
-    bool whole_step;
+    AdvanceStep op;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t) const {
-        if (!is_good(agreed)) return;
-        state->micro = whole_step ? 0 : state->micro + 1;
-        state->step += whole_step ? 1 : 0;
+        if (is_good(agreed)) op.apply(*state);
     }
 };
 
@@ -187,8 +185,8 @@ KernelPtr make_clear_skip_flag(const ClearSkipFlag& /*op*/, KernelRequest& reque
 }
 
 KernelPtr make_advance_step(const AdvanceStep& op, KernelRequest& request) {
-    return make_cuda_kernel(request, [whole = op.whole_step](const Queue& queue, const KernelArgs& v) {
-        launch(queue, "advance_step", 1, Advance{v.agreed, v.output<StepCounters>(0), whole});
+    return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
+        launch(queue, "advance_step", 1, Advance{v.agreed, v.output<StepCounters>(0), op});
     });
 }
 

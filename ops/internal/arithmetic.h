@@ -8,7 +8,6 @@
 
 #include "lockstep/runtime/host_device.h"
 #include "lockstep/runtime/operation.h"
-#include "lockstep/runtime/random.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -106,20 +105,6 @@ LOCKSTEP_HD_INLINE T or_else(const T* operand, std::int64_t i, T otherwise) {
 template <class T>
 LOCKSTEP_HD_INLINE bool pool_takes(T x, T best) {
     return x > best || x != x;
-}
-
-/// Counter of element 0 of a shard's mask. row_size: elements of one row.
-LOCKSTEP_HD_INLINE std::uint64_t mask_counter(bool batch, std::int64_t first_row, std::int64_t row_size, int shard) {
-    return batch ? static_cast<std::uint64_t>(first_row * row_size) : static_cast<std::uint64_t>(shard) << 40;
-}
-/// One element of a dropout mask from its random bits; `keep` is 1 / (1 - p), or 0 if p is 1.
-template <class T>
-LOCKSTEP_HD_INLINE T mask_value(std::uint32_t bits, float p, T keep) {
-    return to_uniform(bits) < p ? T(0) : keep;
-}
-template <class T>
-LOCKSTEP_HD_INLINE T mask_keep(double p) {
-    return p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
 }
 
 /// Count, mean and sum of squared deviations of some values of one channel.

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/recycled.h"
@@ -21,6 +22,9 @@ void dims(const char* operation, const char* argument, const Tensor& tensor, int
 void vector_of(const char* operation, const char* argument, const Tensor& tensor, std::int64_t size, const char* what);
 /// Throws InvalidArgument unless `number`, to be combined with integers of `dtype`, is below 2^53, so that f64 has it.
 void exact_number(const char* operation, double number, DType dtype);
+/// A bit for every dimension in `dims`; all of `tensor` if the list is empty. Throws InvalidArgument for a dimension
+/// that is out of range or listed twice.
+std::uint32_t dim_bits(const char* operation, const Tensor& tensor, const std::vector<int>& dims);
 
 }  // namespace lockstep::checks
 
@@ -34,6 +38,9 @@ inline TensorMeta like(const Tensor& tensor) {
 inline TensorMeta shaped(const Tensor& tensor, const Shape& shape, bool batch = false) {
     return TensorMeta::contiguous(tensor.dtype(), shape, batch);
 }
+
+/// 16-bit numbers as f32, in which functions that consist of several operations compute.
+inline Tensor widened(const Tensor& tensor) { return is_half_type(tensor.dtype()) ? tensor.to(DType::f32) : tensor; }
 
 /// `tensor` with the given batch tag.
 inline Tensor tagged(const Tensor& tensor, bool batch) {

@@ -1,10 +1,13 @@
 // Operations that control a step and combine its shards.
 #pragma once
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "lockstep/runtime/host_device.h"
 #include "lockstep/runtime/operation.h"
+#include "lockstep/runtime/random.h"
 
 namespace lockstep {
 
@@ -39,12 +42,22 @@ struct ClearSkipFlag {
     static constexpr const char* name = "clear_skip_flag";
 };
 
-/// Counts a finished step in a device's StepCounters (u8 bytes) if the step is good: the microbatch, or the step (the
-/// microbatch then starts at 0). out: StepCounters, in place
+/// Counter of StepCounters that AdvanceStep increments; after a step, the others start at 0.
+enum class Counted : std::uint8_t { inference, microbatch, step };
+
+/// Counts a finished forward or step in a device's StepCounters (u8 bytes) if the status is good. out: StepCounters, in
+/// place
 struct AdvanceStep {
     static constexpr const char* name = "advance_step";
-    bool whole_step;
+    Counted counted;
     bool commits() const { return true; }
+    LOCKSTEP_HD_INLINE void apply(StepCounters& state) const {
+        state.inference = counted == Counted::inference ? state.inference + 1
+                          : counted == Counted::step    ? 0
+                                                        : state.inference;
+        state.micro = counted == Counted::microbatch ? state.micro + 1 : counted == Counted::step ? 0 : state.micro;
+        state.step += counted == Counted::step ? 1 : 0;
+    }
 };
 
 /// Overwrites lasting state with new values prepared separately, if the step is good.

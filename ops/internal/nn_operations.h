@@ -39,9 +39,14 @@ struct LinearBackwardWeights {
 // Convolution in two dimensions.
 
 struct ConvGeometry {
-    int stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
+    int stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1;
+    std::int64_t groups = 1;  ///< divides C and K
+
+    /// Every window reads adjacent elements of all channels, as the algorithms of Winograd and Fourier need it.
+    bool is_dense() const { return dilation_h == 1 && dilation_w == 1 && groups == 1; }
 };
-/// in: x (N, C, H, W), weight (K, C, kh, kw) row-major, bias (K) or undefined; out: activation(y), y (N, K, OH, OW)
+/// in: x (N, C, H, W), weight (K, C / groups, kh, kw) row-major, bias (K) or undefined; out: activation(y), y (N, K,
+/// OH, OW)
 struct Conv2dForward {
     ConvGeometry geometry;
     Activation activation = Activation::none;
@@ -57,8 +62,8 @@ struct Conv2dBackwardData {
         return made_x == Activation::relu ? "conv2d_relu_backward_data" : "conv2d_backward_data";
     }
 };
-/// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) or undefined. `widens`: x and dy are f16 or bf16,
-/// and dweight has the values of their dtype in f32; there is no dbias
+/// in: x, dy; out: dweight (K, C / groups, kh, kw) row-major, and dbias (K) or undefined. `widens`: x and dy are f16 or
+/// bf16, and dweight has the values of their dtype in f32; there is no dbias
 struct Conv2dBackwardWeights {
     ConvGeometry geometry;
     bool widens = false;
@@ -211,31 +216,6 @@ struct IncrementCounter {
     static constexpr const char* name = "increment_counter";
     static constexpr bool joins = true;
     bool commits() const { return true; }
-};
-
-// Random masks.
-
-/// out: mask, contiguous: 0 with probability p, else 1 / (1 - p). If dimension 0 is the batch, element e of the shard's
-/// mask is drawn with counter first_row * row_size + e (row_size: elements of a row of the mask), otherwise with
-/// counter (shard << 40) + e.
-struct DropoutMask {
-    static constexpr const char* name = "dropout_mask";
-    static constexpr bool is_random = true;
-    double p;
-    bool batch;
-};
-/// in: x; out: y = x * the mask that DropoutMask draws, in the layout of x, and kept (u8, contiguous): 1 where the mask
-/// is not 0
-struct DropoutForward {
-    static constexpr const char* name = "dropout_forward";
-    static constexpr bool is_random = true;
-    double p;
-    bool batch;
-};
-/// in: dy, kept; out: dx = dy * mask, in the layout of dy
-struct DropoutBackward {
-    static constexpr const char* name = "dropout_backward";
-    double p;
 };
 
 // Softmax, its logarithm and losses.

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/ops/internal/arithmetic.h"
@@ -22,6 +24,12 @@ struct SequenceFunction {
     static constexpr int unary = binary + static_cast<int>(std::tuple_size_v<BinaryFunctions>);
     static constexpr int gradient = unary + static_cast<int>(std::tuple_size_v<UnaryFunctions>);
 };
+
+/// Whether a function of one number may be a step: it has no attributes, and not the large code of sine and cosine,
+/// which would take registers and stack of the kernel for all other steps.
+template <class F>
+inline constexpr bool is_step =
+    std::is_empty_v<F> && !std::is_same_v<F, functor::Sin> && !std::is_same_v<F, functor::Cos>;
 
 /// One small operation.
 struct SequenceStep {

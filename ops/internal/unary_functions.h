@@ -11,7 +11,9 @@
 //         template <class T> LOCKSTEP_HD_INLINE T gradient(T dy, T x) const { return dy * (x * 2); }
 //     };
 //
-// If a function has attributes, they are its members (double).
+// If a function has attributes, they are its members (double). A function that calls elementary functions is marked
+// with `using Elementary = void`. The CPU computes it on vector registers as well (NumberLanes): there, T has
+// arithmetic, `<`, `>` and `choose`, and the elementary functions are found by their arguments.
 #pragma once
 
 #include <cmath>
@@ -26,7 +28,29 @@ namespace lockstep {
 /// Value that backward needs in addition to the gradient.
 enum class Saves : std::uint8_t { nothing, input, output };
 
+/// a or b. As a function, it takes registers of numbers as well as one number.
+template <class T>
+LOCKSTEP_HD_INLINE T choose(bool condition, T a, T b) {
+    return condition ? a : b;
+}
+
+/// Whether F::value or F::gradient calls elementary functions.
+template <class F>
+concept Elementary = requires {
+    typename F::Elementary;
+};
+
 namespace functor {
+
+using std::cos;
+using std::erf;
+using std::exp;
+using std::expm1;
+using std::log;
+using std::log1p;
+using std::pow;
+using std::sin;
+using std::tanh;
 
 /// NaN is preserved and passes its gradient on, as in PyTorch.
 struct Relu {
@@ -61,9 +85,10 @@ struct Exp {
     static constexpr const char* name = "exp";
     static constexpr const char* backward_name = "exp_backward";
     static constexpr Saves saves = Saves::output;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::exp(x);
+        return exp(x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
@@ -75,9 +100,10 @@ struct Log {
     static constexpr const char* name = "log";
     static constexpr const char* backward_name = "log_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::log(x);
+        return log(x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
@@ -132,9 +158,10 @@ struct Sigmoid {
     static constexpr const char* name = "sigmoid";
     static constexpr const char* backward_name = "sigmoid_backward";
     static constexpr Saves saves = Saves::output;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return T(1) / (T(1) + std::exp(-x));
+        return T(1) / (T(1) + exp(-x));
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
@@ -146,9 +173,10 @@ struct Tanh {
     static constexpr const char* name = "tanh";
     static constexpr const char* backward_name = "tanh_backward";
     static constexpr Saves saves = Saves::output;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::tanh(x);
+        return tanh(x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
@@ -161,14 +189,15 @@ struct Gelu {
     static constexpr const char* name = "gelu";
     static constexpr const char* backward_name = "gelu_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return x * T(0.5) * (T(1) + std::erf(x * T(M_SQRT1_2)));
+        return x * T(0.5) * (T(1) + erf(x * T(M_SQRT1_2)));
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        const T below = T(0.5) * (T(1) + std::erf(x * T(M_SQRT1_2)));
-        const T density = std::exp(x * x * T(-0.5)) * T(0.5 * M_2_SQRTPI * M_SQRT1_2);
+        const T below = T(0.5) * (T(1) + erf(x * T(M_SQRT1_2)));
+        const T density = exp(x * x * T(-0.5)) * T(0.5 * M_2_SQRTPI * M_SQRT1_2);
         return dy * (below + x * density);
     }
 };
@@ -178,17 +207,18 @@ struct GeluTanh {
     static constexpr const char* name = "gelu_tanh";
     static constexpr const char* backward_name = "gelu_tanh_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE static T inner(T x) {
         return T(M_SQRT2 * M_2_SQRTPI * 0.5) * (x + T(0.044715) * x * x * x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return T(0.5) * x * (T(1) + std::tanh(inner(x)));
+        return T(0.5) * x * (T(1) + tanh(inner(x)));
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        const T tanh_inner = std::tanh(inner(x));
+        const T tanh_inner = tanh(inner(x));
         const T slope = T(M_SQRT2 * M_2_SQRTPI * 0.5) * (T(1) + T(3 * 0.044715) * x * x);
         return dy * (T(0.5) * (T(1) + tanh_inner) + T(0.5) * x * (T(1) - tanh_inner * tanh_inner) * slope);
     }
@@ -199,13 +229,14 @@ struct Silu {
     static constexpr const char* name = "silu";
     static constexpr const char* backward_name = "silu_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return x / (T(1) + std::exp(-x));
+        return x / (T(1) + exp(-x));
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        const T sigmoid = T(1) / (T(1) + std::exp(-x));
+        const T sigmoid = T(1) / (T(1) + exp(-x));
         return dy * sigmoid * (T(1) + x * (T(1) - sigmoid));
     }
 };
@@ -215,15 +246,16 @@ struct LogSigmoid {
     static constexpr const char* name = "logsigmoid";
     static constexpr const char* backward_name = "logsigmoid_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return (x > T(0) ? T(0) : x) - std::log1p(std::exp(x < T(0) ? x : -x));
+        return choose(x > T(0), T(0), x) - log1p(exp(choose(x < T(0), x, -x)));
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        const T power = std::exp(x < T(0) ? x : -x);
+        const T power = exp(choose(x < T(0), x, -x));
         const T share = power / (T(1) + power);  // the smaller one of sigmoid(x) and sigmoid(-x)
-        return dy * (x < T(0) ? T(1) - share : share);
+        return dy * choose(x < T(0), T(1) - share, share);
     }
 };
 
@@ -332,9 +364,10 @@ struct Expm1 {
     static constexpr const char* name = "expm1";
     static constexpr const char* backward_name = "expm1_backward";
     static constexpr Saves saves = Saves::output;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::expm1(x);
+        return expm1(x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
@@ -346,9 +379,10 @@ struct Log1p {
     static constexpr const char* name = "log1p";
     static constexpr const char* backward_name = "log1p_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::log1p(x);
+        return log1p(x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
@@ -360,13 +394,60 @@ struct Erf {
     static constexpr const char* name = "erf";
     static constexpr const char* backward_name = "erf_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::erf(x);
+        return erf(x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return dy * (T(M_2_SQRTPI) * std::exp(-x * x));
+        return dy * (T(M_2_SQRTPI) * exp(-x * x));
+    }
+};
+
+struct Sin {
+    static constexpr const char* name = "sin";
+    static constexpr const char* backward_name = "sin_backward";
+    static constexpr Saves saves = Saves::input;
+    using Elementary = void;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return sin(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return dy * cos(x);
+    }
+};
+
+struct Cos {
+    static constexpr const char* name = "cos";
+    static constexpr const char* backward_name = "cos_backward";
+    static constexpr Saves saves = Saves::input;
+    using Elementary = void;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return cos(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        return -dy * sin(x);
+    }
+};
+
+/// The remainder of a division whose quotient is rounded towards zero. Exact.
+struct Fmod {
+    static constexpr const char* name = "fmod";
+    static constexpr const char* backward_name = "fmod_backward";
+    static constexpr Saves saves = Saves::nothing;
+    double divisor = 1;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        return std::fmod(x, static_cast<T>(divisor));
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T) const {
+        return dy;
     }
 };
 
@@ -391,14 +472,15 @@ struct Pow {
     static constexpr const char* name = "pow";
     static constexpr const char* backward_name = "pow_backward";
     static constexpr Saves saves = Saves::input;
+    using Elementary = void;
     double exponent = 1;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return std::pow(x, static_cast<T>(exponent));
+        return pow(x, static_cast<T>(exponent));
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return exponent == 0 ? T(0) : dy * (static_cast<T>(exponent) * std::pow(x, static_cast<T>(exponent - 1)));
+        return exponent == 0 ? T(0) : dy * (static_cast<T>(exponent) * pow(x, static_cast<T>(exponent - 1)));
     }
 };
 
@@ -408,7 +490,8 @@ using UnaryFunctions =
     std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign,
                functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu, functor::LogSigmoid,
                functor::LeakyRelu, functor::Abs, functor::Reciprocal, functor::Rsqrt, functor::Floor, functor::Ceil,
-               functor::Round, functor::Expm1, functor::Log1p, functor::Erf, functor::Clamp, functor::Pow>;
+               functor::Round, functor::Expm1, functor::Log1p, functor::Erf, functor::Clamp, functor::Pow, functor::Sin,
+               functor::Cos, functor::Fmod>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

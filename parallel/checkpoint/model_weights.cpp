@@ -19,6 +19,7 @@
 
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/other_kind.h"
+#include "lockstep/parallel/data/files/safetensors_header.h"
 #include "lockstep/parallel/data/pth.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/autograd.h"
@@ -216,27 +217,27 @@ void add_tensor(Digest& digest, std::string_view name, DType dtype, const std::v
     digest.add(bytes);
 }
 
-void require_no_entry(const std::filesystem::path& path, const std::string& entry) {
+void require_no_entry(const std::string& file, const std::string& entry) {
     if (!entry.empty())
-        throw InvalidArgument(
-            fmt::format("{}: no dictionary '{}' in a safetensors file; expected an empty LoadOptions::entry",
-                        path.string(), entry));
+        throw InvalidArgument(fmt::format(
+            "{}: no dictionary '{}' in a safetensors file; expected an empty LoadOptions::entry", file, entry));
 }
 
+/// `path`: for messages.
 template <class File>
-Tensor tensor_of(const File& file, const std::filesystem::path& path, const std::string& name) {
+Tensor tensor_of(const File& file, const std::string& path, const std::string& name) {
     const auto* const entry = file.find(name);
     if (!entry) {
         const auto other = file.unsupported().find(name);
         if (other != file.unsupported().end())
-            throw DataError(fmt::format("{}: tensor {} has the unsupported dtype {}", path.string(), quote(name),
-                                        quote(other->second)));
-        throw InvalidArgument(fmt::format("load_tensor: {} has no tensor {} among its {}", path.string(), quote(name),
-                                          file.entries().size()));
+            throw DataError(
+                fmt::format("{}: tensor {} has the unsupported dtype {}", path, quote(name), quote(other->second)));
+        throw InvalidArgument(
+            fmt::format("load_tensor: {} has no tensor {} among its {}", path, quote(name), file.entries().size()));
     }
     if (entry->shape.size() > Shape::max_dims)
-        throw DataError(fmt::format("{}: tensor {} has {} dimensions; at most {} are supported", path.string(),
-                                    quote(name), entry->shape.size(), Shape::max_dims));
+        throw DataError(fmt::format("{}: tensor {} has {} dimensions; at most {} are supported", path, quote(name),
+                                    entry->shape.size(), Shape::max_dims));
     const Tensor value = Tensor::empty(Shape(std::span<const std::int64_t>(entry->shape)), entry->dtype);
     file.read(name, {bytes_of(value), static_cast<std::size_t>(entry->bytes)});
     return value;
@@ -320,34 +321,40 @@ HostWeights::HostWeights(const std::vector<NamedTensor>& tensors, const Paramete
     }
 }
 
-Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry) {
-    InputFile file(path);
-    if (torch_file(file) == TorchFile::archive) return tensor_of(PthFile(std::move(file), entry), path, name);
-    require_no_entry(path, entry);
-    if (ShardedWeights::is_index(file)) return tensor_of(ShardedWeights(file), path, name);
-    return tensor_of(SafetensorsFile(std::move(file)), path, name);
+void put_weights(const std::filesystem::path& name, const std::vector<SafetensorsTensor>& weights,
+                 SafetensorsMetadata metadata, const std::function<void(std::span<const std::byte>)>& put) {
+    metadata["format"] = "pt";
+    write_tensors(lay_out_safetensors(name, weights, metadata), put);
 }
 
-StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
-                             const LoadOptions& options)
-    : tensors_(tensors) {
+Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry) {
     InputFile file(path);
+    const std::string called = file.name();
+    if (torch_file(file) == TorchFile::archive) return tensor_of(PthFile(std::move(file), entry), called, name);
+    require_no_entry(called, entry);
+    if (ShardedWeights::is_index(file)) return tensor_of(ShardedWeights(file), called, name);
+    return tensor_of(SafetensorsFile(std::move(file)), called, name);
+}
+
+StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, InputFile&& file, const LoadOptions& options)
+    : tensors_(tensors) {
+    const std::string name = file.name();
     if (torch_file(file) == TorchFile::archive) {
-        stage(PthFile(std::move(file), options.entry), path, options);
+        stage(PthFile(std::move(file), options.entry), name, options);
         return;
     }
     if (ShardedWeights::is_index(file)) {
-        require_no_entry(path, options.entry);
-        stage(ShardedWeights(file), path, options);
+        require_no_entry(name, options.entry);
+        stage(ShardedWeights(file), name, options);
         return;
     }
     const SafetensorsFile opened(std::move(file));
-    require_no_entry(path, options.entry);
-    stage(opened, path, options);
+    require_no_entry(name, options.entry);
+    stage(opened, name, options);
 }
 
 template <class File>
-void StagedWeights::stage(const File& file, const std::filesystem::path& path, const LoadOptions& options) {
+void StagedWeights::stage(const File& file, const std::string& called, const LoadOptions& options) {
     using Entry = std::remove_cvref_t<decltype(file.entries().front())>;
     std::set<std::string> known;
     for (const NamedTensor& named : tensors_) known.insert(named.name);
@@ -376,8 +383,7 @@ void StagedWeights::stage(const File& file, const std::filesystem::path& path, c
     if (options.strict) append(text, "missing", result_.missing);
     if (options.strict) append(text, "unexpected", result_.unexpected);
     append(text, "different", mismatched_);
-    if (!text.empty())
-        throw DataError(fmt::format("{} does not fit the model: {}; nothing was loaded", path.string(), text));
+    if (!text.empty()) throw DataError(fmt::format("{} does not fit the model: {}; nothing was loaded", called, text));
     result_.unexpected.insert(result_.unexpected.end(), extra.begin(), extra.end());
 }
 

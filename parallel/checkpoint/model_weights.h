@@ -1,14 +1,18 @@
 // The tensors of a model on their way to and from a file.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/ops/arena.h"
 #include "lockstep/ops/module.h"
 #include "lockstep/parallel/checkpoint/host_memory.h"
+#include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/load_options.h"
@@ -36,6 +40,10 @@ private:
     std::vector<SafetensorsTensor> tensors_;
 };
 
+/// Writes the bytes of a file of weights that PyTorch can load, in pieces. `name`: of the destination, for messages.
+void put_weights(const std::filesystem::path& name, const std::vector<SafetensorsTensor>& weights,
+                 SafetensorsMetadata metadata, const std::function<void(std::span<const std::byte>)>& put);
+
 /// Implements load_tensor.
 Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry);
 
@@ -43,8 +51,7 @@ Tensor read_tensor(const std::filesystem::path& path, const std::string& name, c
 class StagedWeights {
 public:
     /// Reads a safetensors file, an index of several, or a file of torch.save. Throws as `load`.
-    StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
-                  const LoadOptions& options);
+    StagedWeights(const std::vector<NamedTensor>& tensors, InputFile&& file, const LoadOptions& options);
     const LoadResult& result() const { return result_; }
     /// `digest_of` the model's tensors as they are in the file, without those that the file lacks.
     std::string digest() const;
@@ -58,7 +65,7 @@ private:
     };
     /// `File` is SafetensorsFile, ShardedWeights or PthFile.
     template <class File>
-    void stage(const File& file, const std::filesystem::path& path, const LoadOptions& options);
+    void stage(const File& file, const std::string& called, const LoadOptions& options);
     template <class File, class Entry>
     void read(const NamedTensor& named, const File& file, const Entry& entry);
 

@@ -10,13 +10,14 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <ctime>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/held_signal.h"
 
 namespace lockstep {
 
@@ -27,37 +28,13 @@ using internal::reason;
 
 namespace {
 
-/// While it exists, exceeding the limit of a file's size is an error of this thread's calls and does not end the
-/// process, unless the program handles the signal itself.
-class SizeLimitIsAnError {
-public:
-    /// `size`: final size of the file.
-    explicit SizeLimitIsAnError(std::uint64_t size) {
-        rlimit limit{};
-        struct sigaction now {};
-        if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || size <= limit.rlim_cur ||
-            ::sigaction(SIGXFSZ, nullptr, &now) != 0 || now.sa_handler != SIG_DFL)
-            return;
-        sigemptyset(&signal_);
-        sigaddset(&signal_, SIGXFSZ);
-        held_ = ::pthread_sigmask(SIG_BLOCK, &signal_, &before_) == 0 && sigismember(&before_, SIGXFSZ) == 0;
-    }
-    ~SizeLimitIsAnError() {
-        if (!held_) return;
-        const int error = errno;
-        const timespec at_once{};
-        while (::sigtimedwait(&signal_, nullptr, &at_once) == SIGXFSZ) {
-        }
-        ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-        errno = error;
-    }
-    SizeLimitIsAnError(const SizeLimitIsAnError&) = delete;
-    SizeLimitIsAnError& operator=(const SizeLimitIsAnError&) = delete;
-
-private:
-    sigset_t signal_{}, before_{};
-    bool held_ = false;
-};
+/// Whether a file of `size` bytes exceeds this process's limit, and the program does not handle the signal of that.
+bool exceeds_limit(std::uint64_t size) {
+    rlimit limit{};
+    struct sigaction now {};
+    return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && size > limit.rlim_cur &&
+           ::sigaction(SIGXFSZ, nullptr, &now) == 0 && now.sa_handler == SIG_DFL;
+}
 
 /// Marks the file as being written for other writers. If the file system has no locks, every file counts as marked.
 bool mark_as_being_written(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
@@ -172,7 +149,8 @@ void AtomicFile::fail(const char* action) const {
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
-    const SizeLimitIsAnError here(written_ + bytes.size());
+    std::optional<HeldSignal> error_only;
+    if (exceeds_limit(written_ + bytes.size())) error_only.emplace(SIGXFSZ);
     while (!bytes.empty()) {
         const ssize_t put = ::write(descriptor_, bytes.data(), std::min(bytes.size(), largest_transfer));
         if (put < 0 && errno == EINTR) continue;

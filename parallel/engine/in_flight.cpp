@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "lockstep/runtime/error.h"
 
@@ -122,6 +123,16 @@ std::string InFlight::describe(const StatusWord& status) const {
                 "to "
                 "(size of the dimension - 1)",
                 status.step, status.value, status.row, where);
+        case StatusCode::probability_out_of_range:
+            return fmt::format(
+                "step {}: probability {} in row {} of the batch is out of range ({}); the step was not applied; "
+                "expected [0, 1]",
+                status.step, std::bit_cast<double>(status.value), status.row, where);
+        case StatusCode::deviation_negative:
+            return fmt::format(
+                "step {}: std {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 or "
+                "more",
+                status.step, std::bit_cast<double>(status.value), status.row, where);
         case StatusCode::loss_not_finite:
             return fmt::format("step {}: the loss is not finite; the step was not applied, the model is unchanged",
                                status.step);

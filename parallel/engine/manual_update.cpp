@@ -40,7 +40,7 @@ void ManualUpdate::build(ScheduledUpdate& update, Optimizer& optimizer, std::str
     for (const Bucket& bucket : buckets) updates.emit_from_root(emitter, bucket);
     updates.emit_counts(emitter, buckets);
     for (const DeviceIndex d : parts_.topology.devices.indices())
-        emitter.run_flat(parts_.topology.commit(d), d, make_operation(AdvanceStep{true}), {},
+        emitter.run_flat(parts_.topology.commit(d), d, make_operation(AdvanceStep{Counted::step}), {},
                          {{bytes_meta(sizeof(StepCounters))}, {parts_.memory.control(d).step_ref()}});
     update.instance = std::make_unique<Instance>(update.schedule, std::vector<std::shared_ptr<Buffer>>());
 }

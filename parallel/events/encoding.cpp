@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "lockstep/parallel/data/images/codecs.h"
+#include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
 
@@ -216,6 +217,11 @@ std::string as_utf8(std::string_view text) {
         text.remove_prefix(std::max<std::size_t>(length, 1));
     }
     return result;
+}
+
+void require_utf8(std::string_view text, std::string_view what) {
+    if (const std::string valid = as_utf8(text); valid != text)
+        throw InvalidArgument(fmt::format("{}: '{}' is not UTF-8; expected UTF-8", what, valid));
 }
 
 }  // namespace lockstep::internal

@@ -71,5 +71,7 @@ std::string png_of(const HostImage& picture);
 
 /// The text with U+FFFD for each byte that is not valid UTF-8 (which excludes overlong forms and surrogates).
 std::string as_utf8(std::string_view text);
+/// Throws InvalidArgument, "WHAT: 'text' is not UTF-8; expected UTF-8", unless it is.
+void require_utf8(std::string_view text, std::string_view what);
 
 }  // namespace lockstep::internal

@@ -114,7 +114,7 @@ void ScheduleBuilder::emit_end_of_microbatch() {
     for (const DeviceIndex d : topology().devices.indices()) {
         Stream& stream = topology().reduce(d);
         if (d != first_device) emitter_.wait(stream, all);
-        TaskSpec advance = emitter_.flat_task(stream, d, make_operation(AdvanceStep{false}), {},
+        TaskSpec advance = emitter_.flat_task(stream, d, make_operation(AdvanceStep{Counted::microbatch}), {},
                                               {{bytes_meta(sizeof(StepCounters))}, {part_->carry->state(d)}});
         advance.prepares = true;
         emitter_.run(stream, std::move(advance));

@@ -1,10 +1,12 @@
 #include "lockstep/parallel/schedule/recipes.h"
 
+#include <optional>
+
 namespace lockstep {
 
 std::size_t emit_inference(ScheduleBuilder& builder) {
     builder.emit_forward();
-    builder.emit_barrier(Advance::nothing);
+    builder.emit_barrier(builder.draws_numbers() ? std::optional(Counted::inference) : std::nullopt);
     return builder.emitter().schedule().size();
 }
 
@@ -12,14 +14,14 @@ std::size_t emit_training_forward(ScheduleBuilder& builder) {
     builder.emit_forward();
     builder.emit_agreement();
     if (builder.has_commits()) builder.emit_commits();
-    builder.emit_barrier(Advance::forward);
+    builder.emit_barrier(Counted::microbatch);
     return builder.emitter().schedule().size();
 }
 
 std::size_t emit_forward_and_backward(ScheduleBuilder& builder) {
     const std::size_t forward_end = emit_training_forward(builder);
     builder.emit_backward();
-    builder.emit_barrier(Advance::nothing);
+    builder.emit_barrier(std::nullopt);
     return forward_end;
 }
 
@@ -53,7 +55,7 @@ std::size_t emit_microbatch(ScheduleBuilder& builder, const Microbatch& part) {
         return forward_end;
     }
     if (builder.has_commits()) builder.emit_prepared_commits();
-    builder.emit_barrier(Advance::step);
+    builder.emit_barrier(Counted::step);
     return forward_end;
 }
 

@@ -59,6 +59,12 @@ const Record& ScheduleBuilder::record_of(int shard, RecordPair records) const {
     return batch_.of(shard).records[static_cast<std::size_t>(number)];
 }
 
+bool ScheduleBuilder::draws_numbers() const {
+    const std::vector<Record>& records = batch_.full->records;
+    return std::any_of(records.begin(), records.end(),
+                       [](const Record& record) { return record.operation->is_random(); });
+}
+
 TaskSpec ScheduleBuilder::bare_task(DeviceIndex replica, const Record& record) const {
     TaskSpec task;
     task.operation = record.operation;
@@ -69,7 +75,9 @@ TaskSpec ScheduleBuilder::bare_task(DeviceIndex replica, const Record& record) c
     task.step = part_ ? part_->carry->step(replica) : control.step();
     task.agreed = control.agreed();
     task.health = emitter_.memory().health().get();
-    task.ordinal = record.ordinal;
+    // The forward that only pools the weights of microbatches draws what their training forwards draw.
+    const bool infers = batch_.pass == Pass::inference && !part_;
+    task.ordinal = record.ordinal | (infers ? inference_ordinals : 0);
     return task;
 }
 
@@ -254,12 +262,10 @@ void ScheduleBuilder::emit_squares() {
     emitter_.copy(commit, sum, emitter_.memory().control(first_device).shard_squares_ref());
 }
 
-void ScheduleBuilder::emit_advance(DeviceIndex device, Advance advance) {
-    if (advance == Advance::nothing) return;
-    const bool step = advance == Advance::step;
-    emitter_.run_flat(topology().commit(device), device, make_operation(AdvanceStep{step}), {},
+void ScheduleBuilder::emit_advance(DeviceIndex device, Counted counted) {
+    emitter_.run_flat(topology().commit(device), device, make_operation(AdvanceStep{counted}), {},
                       {{bytes_meta(sizeof(StepCounters))}, {emitter_.memory().control(device).step_ref()}});
-    if (step && reduction_ && reduction_->may_skip()) emit_forgetting_of_skip(device);
+    if (counted == Counted::step && reduction_ && reduction_->may_skip()) emit_forgetting_of_skip(device);
 }
 
 void ScheduleBuilder::emit_forgetting_of_skip(DeviceIndex device) {
@@ -274,7 +280,7 @@ void ScheduleBuilder::emit_forgetting_of_skip(DeviceIndex device) {
                       {{bytes_meta(sizeof(StatusWord))}, {agreed}});
 }
 
-void ScheduleBuilder::emit_barrier(Advance advance) {
+void ScheduleBuilder::emit_barrier(std::optional<Counted> counted) {
     Stream& root = topology().commit(first_device);
     emitter_.wait(root, record_lanes());
     for (const DeviceIndex d : emitter_.reducing()) emitter_.wait(root, topology().reduce(d));
@@ -282,7 +288,7 @@ void ScheduleBuilder::emit_barrier(Advance advance) {
     for (const DeviceIndex d : topology().devices.indices()) {
         Stream& stream = topology().commit(d);
         if (d != first_device) emitter_.wait(stream, all);
-        emit_advance(d, advance);
+        if (counted) emit_advance(d, *counted);
         const int own = emitter_.record(stream);
         if (d != first_device) emitter_.wait(root, own);
     }
@@ -298,7 +304,7 @@ void ScheduleBuilder::emit_end_of_step() {
     std::vector<int> committed;
     for (const DeviceIndex d : topology().devices.indices()) {
         emitter_.wait(topology().commit(d), record_lanes_of(d));
-        emit_advance(d, Advance::step);
+        emit_advance(d, Counted::step);
         committed.push_back(emitter_.record(topology().commit(d)));
     }
     // The owner of the model may write replica 0 on its device's stream, which waits for all streams that copy from it.

@@ -1,9 +1,10 @@
 // Emits the commands of a batch program, piece by piece; recipes (recipes.h) select the pieces of a schedule.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/parallel/program/parameter_casts.h"
 #include "lockstep/parallel/schedule/emitter.h"
 #include "lockstep/parallel/schedule/gradient_reduction.h"
@@ -11,9 +12,6 @@
 #include "lockstep/parallel/schedule/shard_memory.h"
 
 namespace lockstep {
-
-/// How far a schedule advances the counters of a device.
-enum class Advance : std::uint8_t { nothing, forward, step };
 
 class ScheduleBuilder {
 public:
@@ -48,6 +46,8 @@ public:
 
     // Other parts of a step.
 
+    /// Whether a record draws random numbers.
+    bool draws_numbers() const;
     /// Whether a record changes persistent state.
     bool has_commits() const { return batch_.full->backward_begin > batch_.full->commit_begin; }
     /// The devices agree on the status of the first `shards` shards.
@@ -62,8 +62,8 @@ public:
     /// After backward: moves the measurements of the shards' gradients to the host's block, or adds them to those of
     /// earlier microbatches. Does nothing without measurements.
     void emit_squares();
-    /// Later work on any device waits for all of this program.
-    void emit_barrier(Advance advance);
+    /// Later work on any device waits for all of this program, which is counted if it is good.
+    void emit_barrier(std::optional<Counted> counted);
     /// The same for a step that updates, with fewer streams between its last record and the next step's first one:
     /// later work on a device waits for the commits there, and on the first device for all commits.
     void emit_end_of_step();
@@ -99,7 +99,7 @@ private:
     void emit_state_of_microbatch();
     /// The first microbatch copies `part` to `sum`; later ones add theirs. Scalars of `dtype` on the first device.
     void emit_sum_so_far(Stream& stream, DType dtype, const MemoryRef& part, const MemoryRef& sum);
-    void emit_advance(DeviceIndex device, Advance advance);
+    void emit_advance(DeviceIndex device, Counted counted);
     /// Saves the outcome of a step that may have been skipped, and clears the status for the next one.
     void emit_forgetting_of_skip(DeviceIndex device);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <sstream>
@@ -112,6 +113,10 @@ std::optional<double> cpu_quota(const std::filesystem::path& root) {
         }
     }
     return least;
+}
+
+int cores_within(std::optional<double> quota, int cores) {
+    return quota ? std::clamp(static_cast<int>(std::ceil(std::min(*quota, 1e6))), 1, cores) : cores;
 }
 
 }  // namespace lockstep

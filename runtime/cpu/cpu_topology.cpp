@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -148,9 +147,9 @@ std::vector<int> cores_around(const std::vector<int>& share, const std::vector<i
 // With fewer OpenMP threads (OMP_THREAD_LIMIT) than a kernel was created for, its threads would wait forever.
 int usable_cores() {
     environment::integer("OMP_THREAD_LIMIT", 1, std::numeric_limits<int>::max());  // OpenMP ignores malformed values
-    static const std::optional<double> quota = cpu_quota();  // threads beyond the quota are throttled
+    static const std::optional<double> quota = cpu_quota();
     const int cores = std::min(static_cast<int>(allowed_cores().size()), omp_get_thread_limit());
-    return quota ? std::clamp(static_cast<int>(std::ceil(std::min(*quota, 1e6))), 1, cores) : cores;
+    return cores_within(quota, cores);
 }
 
 int cpu_device_count() { return static_cast<int>(visible().size()); }

@@ -19,7 +19,8 @@ cudaMemcpyKind copy_kind(int to_gpu, int from_gpu) {
 }
 
 CudaBackend::Layout& CudaBackend::layout() {
-    const std::scoped_lock lock(mutex_);
+    if (Layout* known = known_.load(std::memory_order_acquire)) return *known;
+    const std::scoped_lock lock(mutex_);  // every thread that comes here needs what the first one asks the driver
     if (!layout_) {
         auto made = std::make_unique<Layout>();
         made->per_gpu = devices_per_gpu();
@@ -28,9 +29,10 @@ CudaBackend::Layout& CudaBackend::layout() {
         if (found.gpus > 0) forked::note_driver();
         made->absence = std::move(found.absence);
         const auto devices = made->gpus.size() * static_cast<std::size_t>(made->per_gpu);
-        made->in_use.resize(devices);
-        made->share.resize(devices);
+        made->in_use = std::vector<std::atomic<std::size_t>>(devices);
+        made->share = std::vector<std::atomic<std::size_t>>(devices);
         layout_ = std::move(made);
+        known_.store(layout_.get(), std::memory_order_release);
     }
     return *layout_;
 }
@@ -103,7 +105,8 @@ void* CudaBackend::allocate(int index, std::size_t bytes) {
     const ScopedDevice scope(use(index));
     if (all.per_gpu > 1) {
         if (all.share[slot] == 0) all.share[slot] = info(index).total_memory;
-        if (bytes > all.share[slot] - std::min(all.in_use[slot], all.share[slot])) return nullptr;
+        const std::size_t share = all.share[slot], used = all.in_use[slot];
+        if (bytes > share - std::min(used, share)) return nullptr;
     }
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, bytes);

@@ -44,9 +44,9 @@ private:
         std::vector<Gpu> gpus;
         int per_gpu = 1;
         std::string absence;
-        std::vector<std::size_t> in_use;  // bytes, per logical device
-        std::vector<std::size_t> share;   // bytes, per logical device; 0: all memory
-        std::atomic<int> first_used{-1};  // GPU in whose context host memory is pinned
+        std::vector<std::atomic<std::size_t>> in_use;  // bytes, per logical device
+        std::vector<std::atomic<std::size_t>> share;   // bytes, per logical device; 0: all memory
+        std::atomic<int> first_used{-1};               // GPU in whose context host memory is pinned
     };
     /// Determined once; a malformed environment throws every time.
     Layout& layout();
@@ -56,6 +56,7 @@ private:
 
     std::mutex mutex_;
     std::unique_ptr<Layout> layout_;
+    std::atomic<Layout*> known_{nullptr};        // layout_, which calls read without the lock
     std::map<std::pair<int, int>, bool> peers_;  // by GPU: reader, owner
 };
 

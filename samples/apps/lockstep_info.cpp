@@ -16,6 +16,7 @@
 #include "lockstep/runtime/versions.h"
 #include "lockstep/samples/apps/info/collective_trials.h"
 #include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/apps/program/report.h"
 
 namespace ls = lockstep;
 
@@ -170,9 +171,9 @@ int main(int argc, char** argv) {
         if (!backend.empty()) return info::try_collectives(backend, file);
         try {
             if (collectives)
-                std::cout << (json ? collectives_as_json().dump(2) + "\n" : collectives_as_text());
+                std::cout << (json ? program::json_text(collectives_as_json(), 2) + "\n" : collectives_as_text());
             else
-                std::cout << (json ? as_json().dump(2) + "\n" : as_text());
+                std::cout << (json ? program::json_text(as_json(), 2) + "\n" : as_text());
         } catch (const ls::InvalidArgument& error) {  // a malformed environment variable
             throw program::UsageError(error.what());
         }

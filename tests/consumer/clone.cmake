@@ -1,16 +1,32 @@
-# cmake -D SOURCE= -D WORK_DIR= -D GENERATOR= -D COMPILER= -D LAUNCHER= -P ...
-# Copies the sources as a clone would have them, to a folder called lockstep (git's default) whose path has spaces and leads
-# through a symbolic link. There it configures everything, compiles one source of the library and the tests of headers, and
-# runs those that compare paths.
+# cmake -D SOURCE= -D WORK_DIR= -D GENERATOR= -D COMPILER= -D LAUNCHER= [-D BUILDER=] -P ...
+# Copies the sources as a clone would have them, to a folder called lockstep (git's default). There it configures everything,
+# compiles the tests of headers, and runs those that compare paths. Without BUILDER, the path has spaces and leads through a
+# symbolic link, and one source of the library is compiled as well. With BUILDER, this user builds what root has cloned.
 cmake_minimum_required(VERSION 3.25)
+set(prefix)
 function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  execute_process(COMMAND ${prefix} ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
     list(JOIN ARGN " " command)
+    if(BUILDER)
+      file(REMOVE_RECURSE "${WORK_DIR}")
+    endif()
     message(FATAL_ERROR "${command}\n${output}")
   endif()
 endfunction()
 
+if(BUILDER)
+  execute_process(COMMAND id -u OUTPUT_VARIABLE user OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(COMMAND id -u ${BUILDER} RESULT_VARIABLE unknown OUTPUT_QUIET ERROR_QUIET)
+  find_program(setpriv setpriv)
+  if(NOT user EQUAL 0 OR NOT unknown EQUAL 0 OR NOT setpriv)
+    message("skipped: only root can build as another user (${BUILDER}), with setpriv")
+    return()
+  endif()
+  # A build folder may be one that other users cannot enter.
+  execute_process(COMMAND mktemp -d -t "other user.XXXXXX" OUTPUT_VARIABLE WORK_DIR OUTPUT_STRIP_TRAILING_WHITESPACE
+    COMMAND_ERROR_IS_FATAL ANY)
+endif()
 set(real "${WORK_DIR}/real path")
 set(linked "${WORK_DIR}/linked path")
 file(REMOVE_RECURSE "${WORK_DIR}")
@@ -22,14 +38,32 @@ foreach(folder bench cmake docs ops parallel runtime samples tests)
 endforeach()
 file(COPY ${files} DESTINATION "${real}/lockstep")
 
-set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")  # a list, which arguments would not keep together
-set(build "${linked}/lockstep/build")
-run(${CMAKE_COMMAND} -S "${linked}/lockstep" -B "${build}" -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Debug
-  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_DISABLE_PRECOMPILE_HEADERS=ON -D LOCKSTEP_CUDA=OFF)
-set(object runtime/shape.cpp.o)
-if(GENERATOR MATCHES Ninja)
-  set(object CMakeFiles/lockstep_core.dir/${object})
+set(targets tests_headers)
+if(BUILDER)
+  set(clone "${real}/lockstep")
+  set(build "${WORK_DIR}/build")
+  file(MAKE_DIRECTORY "${build}")
+  run(chmod -R go=rX "${WORK_DIR}")
+  run(chown ${BUILDER}: "${build}")
+  # The compiler cache belongs to root as well.
+  set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "")
+  execute_process(COMMAND id -g ${BUILDER} OUTPUT_VARIABLE group OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(prefix setpriv --reuid=${BUILDER} --regid=${group} --clear-groups env "HOME=${build}" "TMPDIR=${build}")
+else()
+  set(clone "${linked}/lockstep")
+  set(build "${clone}/build")
+  set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")  # a list, which arguments would not keep together
+  set(object runtime/shape.cpp.o)
+  if(GENERATOR MATCHES Ninja)
+    set(object CMakeFiles/lockstep_core.dir/${object})
+  endif()
+  list(APPEND targets ${object})
 endif()
-run(${CMAKE_COMMAND} --build "${build}" --target tests_headers ${object})
+run(${CMAKE_COMMAND} -S "${clone}" -B "${build}" -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Debug
+  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_DISABLE_PRECOMPILE_HEADERS=ON -D LOCKSTEP_CUDA=OFF)
+run(${CMAKE_COMMAND} --build "${build}" --target ${targets})
 run(${CMAKE_CTEST_COMMAND} --test-dir "${build}" -R "^(test_layering|unmatched_filter|header_planted_incomplete)$"
   --no-tests=error --output-on-failure)
+if(BUILDER)
+  file(REMOVE_RECURSE "${WORK_DIR}")
+endif()

@@ -22,7 +22,7 @@ endforeach()
 target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_standin
   PUBLIC cuda_standin Threads::Threads
-  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium nlohmann_json::nlohmann_json
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl $<$<BOOL:${LOCKSTEP_HAS_SLEEF}>:SLEEF::sleef> Sodium::sodium nlohmann_json::nlohmann_json
   $<$<BOOL:${LOCKSTEP_HAS_JPEG}>:JPEG::JPEG> $<$<BOOL:${LOCKSTEP_HAS_PNG}>:PNG::PNG> $<$<BOOL:${LOCKSTEP_HAS_GIF}>:GIF::GIF>
   $<$<BOOL:${LOCKSTEP_HAS_GLOO}>:Gloo::gloo> $<$<BOOL:${LOCKSTEP_HAS_MPI}>:MPILibrary::mpi>)
 lockstep_warnings(lockstep_standin)

@@ -13,6 +13,7 @@
 #include "lockstep/tests/cuda_standin/mpi_knows_gpus.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 #include "lockstep/tests/cuda_standin/standin.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/group_exercise.h"
 
 using namespace lockstep;
@@ -115,7 +116,7 @@ Lines next_to_another_group(ProcessGroup& group) {
 int main(int argc, char** argv) {
     if (argc != 2) return 2;
     const std::string told = std::getenv("LOCKSTEP_MPI_CUDA_AWARE");
-    ::alarm(150);  // ends a rank that hangs
+    ::alarm(static_cast<unsigned>(lockstep::test::hang.count()));  // ends a rank that hangs
     if (told == "1") let_mpi_know_gpus();
     std::ofstream out(std::string(argv[1]) + "/rank" + std::getenv("OMPI_COMM_WORLD_RANK"));
     try {

@@ -5,6 +5,7 @@
 #include <future>
 
 #include "lockstep/tests/cuda_standin/fixture.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace standin;
 using std::chrono::milliseconds;
@@ -113,12 +114,14 @@ TEST_CASE("cudaFree holds the driver's lock while it waits, so calls of other th
     ok(cudaLaunchHostFunc(stream, Gate::wait, &gate));
     auto freed = std::async(std::launch::async, [&] { return cudaFree(data); });
     while (!freed.valid() || counters().calls["cudaFree"] == 0) std::this_thread::yield();
-    std::this_thread::sleep_for(milliseconds(20));
-    auto asked = std::async(std::launch::async, [] {
-        int device = 0;
-        return cudaGetDevice(&device);
-    });
-    CHECK_FALSE(is_done(asked, milliseconds(100)));
+    std::future<cudaError_t> asked;
+    CHECK(lockstep::test::comes_true([&] {  // until the thread has the lock
+        asked = std::async(std::launch::async, [] {
+            int device = 0;
+            return cudaGetDevice(&device);
+        });
+        return !is_done(asked, milliseconds(100));
+    }));
     CHECK_FALSE(is_done(freed, milliseconds(0)));
     gate.open = true;
     CHECK(asked.get() == cudaSuccess);

@@ -13,7 +13,7 @@ int run_ranks(const TemporaryDirectory& place, const char* cuda_aware) {
     const std::string here = place.path().string();
     return lockstep::test::run_child(
         {.command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                     "--timeout", "200", "-n", "2", MPI_GPU_RANK, here},
+                     "--timeout", std::to_string(lockstep::test::hang.count()), "-n", "2", MPI_GPU_RANK, here},
          // MPI writes its files to this folder; it leaks memory at exit.
          .environment = {{"TMPDIR", here},
                          {"OMPI_MCA_btl_vader_backing_directory", here},

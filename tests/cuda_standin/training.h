@@ -18,6 +18,7 @@
 #include "lockstep/tests/fixtures/environment.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/gpu/machine.h"
 
 namespace lockstep::test {
@@ -49,7 +50,7 @@ int in_a_process(F&& function) {
     const pid_t pid = ::fork();
     REQUIRE(pid >= 0);
     if (pid == 0) {
-        ::alarm(60);  // ends a process that hangs
+        ::alarm(static_cast<unsigned>(test::hang.count()));  // ends a process that hangs
         int result = 99;
         try {
             result = function();

@@ -138,7 +138,7 @@ std::vector<std::string> dragged_in(const Includes& includes, const std::string&
 
 std::vector<std::string> shared_names(const std::string& source) {
     static const std::regex internal(
-        R"re(((TEST_CASE|TEMPLATE_TEST_CASE|using|static|const|constexpr)\b|namespace \w+ = ).*)re");
+        R"re(((TEST_CASE|TEMPLATE_TEST_CASE|using|static|const|constexpr|extern)\b|namespace \w+ = ).*)re");
     std::vector<std::string> found, namespaces;
     std::istringstream lines(source);
     int number = 0;

@@ -42,9 +42,13 @@ Table make_table() {
     add_pieces(table);
     add_reductions(table);
     add_statistics(table);
+    add_sorts_and_scans(table);
     add_layers(table);
+    add_activation_functions(table);
+    add_contractions(table);
     add_images(table);
     add_losses(table);
+    add_element_losses(table);
     add_special_values(table);
     return table;
 }

@@ -73,9 +73,13 @@ void add_indexing(Table& table);
 void add_pieces(Table& table);
 void add_reductions(Table& table);
 void add_statistics(Table& table);
+void add_sorts_and_scans(Table& table);
 void add_layers(Table& table);
+void add_activation_functions(Table& table);
+void add_contractions(Table& table);
 void add_images(Table& table);
 void add_losses(Table& table);
+void add_element_losses(Table& table);
 void add_special_values(Table& table);
 /// All entries.
 Table make_table();

@@ -171,6 +171,11 @@ void add_elementwise(Table& table) {
     unary("torch.expm1(a)", expm1, [](double x) { return std::expm1(x); });
     unary(
         "torch.log1p(a)", log1p, [](double x) { return std::log1p(x); }, Values::positive);
+    unary("torch.sin(a)", sin, [](double x) { return std::sin(x); });
+    unary("torch.cos(a)", cos, [](double x) { return std::cos(x); });
+    unary(
+        "torch.fmod(a, 0.75)", [](const Tensor& x) { return fmod(x, 0.75); },
+        [](double x) { return std::fmod(x, 0.75); });
     unary("torch.erf(a)", erf, [](double x) { return std::erf(x); });
     unary(
         "torch.clamp(a, -0.7, 1.1)", [](const Tensor& x) { return clamp(x, -0.7, 1.1); },

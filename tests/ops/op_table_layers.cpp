@@ -43,26 +43,36 @@ struct LinearOp final : Op {
 struct ConvOp final : Op {
     ConvOp(Sizes x, Sizes w, Pair s, Pair p, bool b, bool x_gradient = true)
         : shape(std::move(x)), weight(std::move(w)), stride(s), padding(p), bias(b), input_gradient(x_gradient) {}
+    ConvOp(Sizes x, Sizes w, Pair s, Pair p, Pair d, std::int64_t g, bool b)
+        : ConvOp(std::move(x), std::move(w), s, p, b) {
+        dilation = d;
+        groups = g;
+    }
     Sizes shape, weight;
-    Pair stride, padding;
+    Pair stride, padding, dilation = 1;
+    std::int64_t groups = 1;
     bool bias, input_gradient;
 
     std::string name() const override {
-        return fmt::format("conv2d {} channels to {}, {}x{}, stride ({}, {}), padding ({}, {}){}", shape[1], weight[0],
-                           weight[2], weight[3], stride.h, stride.w, padding.h, padding.w, bias ? ", bias" : "");
+        return fmt::format(
+            "conv2d {} channels to {}, {}x{}, stride ({}, {}), padding ({}, {}), dilation ({}, {}), groups {}{}",
+            shape[1], weight[0], weight[2], weight[3], stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w,
+            groups, bias ? ", bias" : "");
     }
     std::string torch() const override {
-        return fmt::format("F.conv2d(a, b, {}, stride=({}, {}), padding=({}, {}))", bias ? "c" : "None", stride.h,
-                           stride.w, padding.h, padding.w);
+        return fmt::format("F.conv2d(a, b, {}, ({}, {}), ({}, {}), ({}, {}), {})", bias ? "c" : "None", stride.h,
+                           stride.w, padding.h, padding.w, dilation.h, dilation.w, groups);
     }
     std::vector<Input> inputs() const override {
         std::vector<Input> list{{shape, Values::any, input_gradient}, {weight}};
         if (bias) list.push_back({{weight[0]}});
         return list;
     }
-    reference::Window window() const { return {stride.h, stride.w, padding.h, padding.w}; }
+    reference::Window window() const {
+        return {stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w, groups};
+    }
     Tensor run(const std::vector<Tensor>& in) const override {
-        return conv2d(in[0], in[1], bias ? in[2] : Tensor(), stride, padding);
+        return conv2d(in[0], in[1], bias ? in[2] : Tensor(), stride, padding, dilation, groups);
     }
     Array reference(const std::vector<Array>& in) const override {
         return reference::conv2d(in[0], in[1], bias ? in[2] : Array(), window());
@@ -77,32 +87,43 @@ struct ConvOp final : Op {
 struct ConvTransposeOp final : Op {
     ConvTransposeOp(Sizes x, Sizes w, Pair s, Pair p, Pair o, bool b)
         : shape(std::move(x)), weight(std::move(w)), stride(s), padding(p), output_padding(o), bias(b) {}
+    ConvTransposeOp(Sizes x, Sizes w, Pair s, Pair p, Pair o, std::int64_t g, Pair d, bool b)
+        : ConvTransposeOp(std::move(x), std::move(w), s, p, o, b) {
+        groups = g;
+        dilation = d;
+    }
     Sizes shape, weight;
     Pair stride, padding, output_padding;
+    std::int64_t groups = 1;
+    Pair dilation = 1;
     bool bias;
 
+    std::ptrdiff_t channels() const { return weight[1] * groups; }
     std::string name() const override {
         return fmt::format(
-            "conv_transpose2d {} channels to {}, {}x{}, stride ({}, {}), padding ({}, {}) and ({}, {}){}", shape[1],
-            weight[1], weight[2], weight[3], stride.h, stride.w, padding.h, padding.w, output_padding.h,
-            output_padding.w, bias ? ", bias" : "");
+            "conv_transpose2d {} channels to {}, {}x{}, stride ({}, {}), padding ({}, {}) and ({}, {}), groups {}, "
+            "dilation ({}, {}){}",
+            shape[1], channels(), weight[2], weight[3], stride.h, stride.w, padding.h, padding.w, output_padding.h,
+            output_padding.w, groups, dilation.h, dilation.w, bias ? ", bias" : "");
     }
     std::string torch() const override {
-        return fmt::format("F.conv_transpose2d(a, b, {}, stride=({}, {}), padding=({}, {}), output_padding=({}, {}))",
+        return fmt::format("F.conv_transpose2d(a, b, {}, ({}, {}), ({}, {}), ({}, {}), {}, ({}, {}))",
                            bias ? "c" : "None", stride.h, stride.w, padding.h, padding.w, output_padding.h,
-                           output_padding.w);
+                           output_padding.w, groups, dilation.h, dilation.w);
     }
     std::vector<Input> inputs() const override {
         std::vector<Input> list{{shape}, {weight}};
-        if (bias) list.push_back({{weight[1]}});
+        if (bias) list.push_back({{channels()}});
         return list;
     }
     Tensor run(const std::vector<Tensor>& in) const override {
-        return conv_transpose2d(in[0], in[1], bias ? in[2] : Tensor(), stride, padding, output_padding);
+        return conv_transpose2d(in[0], in[1], bias ? in[2] : Tensor(), stride, padding, output_padding, groups,
+                                dilation);
     }
     Sizes result() const {
-        return {shape[0], weight[1], (shape[2] - 1) * stride.h - 2 * padding.h + weight[2] + output_padding.h,
-                (shape[3] - 1) * stride.w - 2 * padding.w + weight[3] + output_padding.w};
+        return {shape[0], channels(),
+                (shape[2] - 1) * stride.h - 2 * padding.h + dilation.h * (weight[2] - 1) + 1 + output_padding.h,
+                (shape[3] - 1) * stride.w - 2 * padding.w + dilation.w * (weight[3] - 1) + 1 + output_padding.w};
     }
     /// Calls f(x index, weight index, y index) for every product.
     template <class F>
@@ -112,18 +133,18 @@ struct ConvTransposeOp final : Op {
             for (std::ptrdiff_t n = 0; n < shape[0]; ++n)
                 for (std::ptrdiff_t h = 0; h < shape[2]; ++h)
                     for (std::ptrdiff_t c = 0; c < shape[3]; ++c) {
-                        const std::ptrdiff_t row = h * stride.h + w[2] - padding.h;
-                        const std::ptrdiff_t column = c * stride.w + w[3] - padding.w;
+                        const std::ptrdiff_t row = h * stride.h + w[2] * dilation.h - padding.h;
+                        const std::ptrdiff_t column = c * stride.w + w[3] * dilation.w - padding.w;
                         if (row < 0 || row >= y[2] || column < 0 || column >= y[3]) continue;
                         f(reference::position(shape, {n, w[0], h, c}), reference::position(weight, w),
-                          reference::position(y, {n, w[1], row, column}));
+                          reference::position(y, {n, w[0] / (shape[1] / groups) * weight[1] + w[1], row, column}));
                     }
         });
     }
     Array reference(const std::vector<Array>& in) const override {
         Array y(result());
         const std::ptrdiff_t plane = y.shape[2] * y.shape[3];
-        for (std::ptrdiff_t i = 0; bias && i < y.size(); ++i) y[i] = in[2][i / plane % weight[1]];
+        for (std::ptrdiff_t i = 0; bias && i < y.size(); ++i) y[i] = in[2][i / plane % channels()];
         for_each_product([&](auto x, auto w, auto to) { y[to] += in[0][x] * in[1][w]; });
         return y;
     }
@@ -134,9 +155,9 @@ struct ConvTransposeOp final : Op {
             gradients[1][w] += in[0][x] * dy[from];
         });
         if (!bias) return gradients;
-        gradients.emplace_back(Sizes{weight[1]});
+        gradients.emplace_back(Sizes{channels()});
         const std::ptrdiff_t plane = dy.shape[2] * dy.shape[3];
-        for (std::ptrdiff_t i = 0; i < dy.size(); ++i) gradients[2][i / plane % weight[1]] += dy[i];
+        for (std::ptrdiff_t i = 0; i < dy.size(); ++i) gradients[2][i / plane % channels()] += dy[i];
         return gradients;
     }
     // Same bound as ConvOp.
@@ -350,6 +371,20 @@ void add_layers(Table& table) {
         table.push_back(std::make_unique<ConvOp>(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, 1, 0, bias));
         table.push_back(std::make_unique<ConvOp>(Sizes{2, 7, 5, 5}, Sizes{9, 7, 3, 3}, 1, 1, bias));
 
+        const auto add_conv = [&](Sizes x, Sizes w, Pair stride, Pair padding, Pair dilation, std::int64_t groups) {
+            table.push_back(
+                std::make_unique<ConvOp>(std::move(x), std::move(w), stride, padding, dilation, groups, bias));
+        };
+        add_conv({2, 16, 7, 6}, {16, 1, 3, 3}, 1, 1, 1, 16);
+        add_conv({3, 10, 7, 5}, {10, 1, 5, 5}, {2, 1}, 2, 1, 10);
+        add_conv({2, 16, 8, 7}, {16, 1, 3, 3}, 1, 2, 2, 16);
+        add_conv({1, 3, 5, 6}, {6, 1, 3, 3}, 1, 1, 1, 3);
+        add_conv({2, 32, 6, 5}, {32, 16, 3, 3}, 1, 1, 1, 2);
+        add_conv({2, 6, 7, 8}, {9, 2, 3, 2}, {2, 1}, {1, 2}, {1, 3}, 3);
+        add_conv({2, 16, 9, 8}, {16, 16, 3, 3}, 1, 2, 2, 1);
+        add_conv({2, 3, 9, 11}, {5, 3, 3, 3}, 1, 0, {2, 3}, 1);
+        add_conv({2, 20, 5, 4}, {10, 10, 1, 1}, 1, 0, 1, 2);
+
         table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 3, 4, 3}, Sizes{3, 5, 3, 3}, 1, 0, 0, bias));
         table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 16, 4, 5}, Sizes{16, 32, 3, 3}, 2, 1, 1, bias));
         table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 32, 4, 3}, Sizes{32, 16, 4, 4}, 2, 1, 0, bias));
@@ -359,6 +394,16 @@ void add_layers(Table& table) {
         table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 3, 4, 5}, Sizes{3, 2, 2, 5}, Pair{2, 3}, Pair{1, 2},
                                                           Pair{1, 2}, bias));
         table.push_back(std::make_unique<ConvTransposeOp>(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, 1, 0, 0, bias));
+        const auto add_transposed = [&](Sizes x, Sizes w, Pair stride, Pair padding, Pair more, std::int64_t groups,
+                                        Pair dilation) {
+            table.push_back(std::make_unique<ConvTransposeOp>(std::move(x), std::move(w), stride, padding, more, groups,
+                                                              dilation, bias));
+        };
+        add_transposed({2, 16, 4, 5}, {16, 1, 3, 3}, 2, 1, 1, 16, 1);
+        add_transposed({2, 10, 4, 3}, {10, 2, 3, 3}, 2, 1, 0, 5, 1);
+        add_transposed({2, 16, 4, 5}, {16, 8, 3, 3}, 1, 1, 0, 1, 2);
+        add_transposed({1, 6, 4, 3}, {6, 2, 2, 3}, {2, 3}, {1, 2}, {0, 2}, 3, {3, 1});
+        add_transposed({2, 4, 3, 4}, {4, 3, 2, 3}, {1, 2}, {1, 2}, {2, 3}, 1, {3, 4});
     }
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 1, 6, 8}, 2, 2, 0));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 10, 7, 5}, 2, 2, 0));

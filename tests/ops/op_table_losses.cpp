@@ -47,7 +47,8 @@ struct NllOp final : Op {
     }
     Tensor run(const std::vector<Tensor>& in) const override {
         const NllOptions options{weights ? in[2] : Tensor(), ignore_index, reduction};
-        return logits ? CrossEntropyLoss{options}(in[0], in[1]) : NllLoss{options}(in[0], in[1]);
+        return logits ? CrossEntropyLoss{{options.weight, options.ignore_index, options.reduction}}(in[0], in[1])
+                      : NllLoss{options}(in[0], in[1]);
     }
     Array reference(const std::vector<Array>& in) const override {
         const reference::Nll nll = reference::nll(logits ? reference::log_softmax(in[0], 1) : in[0], in[1],

@@ -84,6 +84,47 @@ std::unique_ptr<Op> binary(std::string torch, Tensor (*function)(const Tensor&, 
     return op;
 }
 
+double limited(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+
+/// Activations that consist of several operations, at their limits and beyond them.
+void add_activations(Table& table) {
+    const std::vector<double> all{nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 7.0, -7.0, 100.0, -100.0};
+    table.push_back(unary(
+        "F.softplus(a)", [](const Tensor& x) { return softplus(x); }, all,
+        [](double x) { return x > 20 ? x : std::log1p(std::exp(x)); },
+        [](double x, double dy) { return x > 20 ? dy : dy / (1 + std::exp(-x)); }));
+    table.push_back(unary(
+        "F.elu(a)", [](const Tensor& x) { return elu(x); }, all, [](double x) { return x > 0 ? x : std::expm1(x); },
+        [](double x, double dy) { return x <= 0 ? dy * std::exp(x) : dy; }));
+    table.push_back(unary(
+        "F.hardtanh(a)", [](const Tensor& x) { return hardtanh(x); }, all, [](double x) { return limited(x, -1, 1); },
+        [](double x, double dy) { return x > -1 && x < 1 ? dy : 0; }));
+    table.push_back(unary(
+        "F.relu6(a - 1)", [](const Tensor& x) { return relu6(x - 1.0); }, all,
+        [](double x) { return limited(x - 1, 0, 6); },
+        [](double x, double dy) { return x - 1 > 0 && x - 1 < 6 ? dy : 0; }));
+    table.push_back(unary(
+        "F.hardsigmoid(a)", hardsigmoid, all, [](double x) { return limited(x + 3, 0, 6) / 6; },
+        [](double x, double dy) { return x > -3 && x < 3 ? dy / 6 : 0; }));
+    table.push_back(unary(
+        "F.hardswish(a)", hardswish, {inf, -7.0, 0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 7.0},
+        [](double x) { return x * limited(x + 3, 0, 6) / 6; },
+        [](double x, double dy) { return x < -3  ? 0
+                                         : x > 3 ? dy
+                                                 : dy * (x / 3 + 0.5); }));
+    table.push_back(unary(
+        "F.mish(a)", mish, {nan, 0.0, -0.0, 1.0, -1.0, 100.0, -100.0},
+        [](double x) { return x > 20 ? x : x * std::tanh(std::log1p(std::exp(x))); },
+        [](double x, double dy) {
+            if (x > 20) return dy;
+            const double soft = std::tanh(std::log1p(std::exp(x)));
+            return dy * (soft + x * (1 - soft * soft) / (1 + std::exp(-x)));
+        }));
+    table.push_back(unary(
+        "F.softsign(a)", softsign, {0.0, -0.0, 1.0, -1.0, 1e6}, [](double x) { return x / (1 + std::abs(x)); },
+        [](double x, double dy) { return dy / ((1 + std::abs(x)) * (1 + std::abs(x))); }));
+}
+
 void add_unary(Table& table) {
     const std::vector<double> all{nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 4.0, tiny, -tiny};
     const std::vector<double> roots{nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 4.0};
@@ -129,6 +170,22 @@ void add_unary(Table& table) {
     table.push_back(unary(
         "torch.erf(a)", erf, roots, [](double x) { return std::erf(x); },
         [](double x, double dy) { return dy * (M_2_SQRTPI * std::exp(-x * x)); }));
+    const std::vector<double> turns{nan, inf, -inf, 0.0, -0.0, 1.0, -4.0, 1024.0, 1e5, -1e10};
+    table.push_back(unary(
+        "torch.sin(a)", sin, turns, [](double x) { return std::sin(x); },
+        [](double x, double dy) { return dy * std::cos(x); }));
+    table.push_back(unary(
+        "torch.cos(a)", cos, turns, [](double x) { return std::cos(x); },
+        [](double x, double dy) { return -dy * std::sin(x); }));
+    table.push_back(unary(
+        "torch.fmod(a, -2.5)", [](const Tensor& x) { return fmod(x, -2.5); }, turns,
+        [](double x) { return std::fmod(x, -2.5); }, [](double, double dy) { return dy; }));
+    table.push_back(unary(
+        "torch.fmod(a, 0)", [](const Tensor& x) { return fmod(x, 0); }, turns,
+        [](double) { return std::numeric_limits<double>::quiet_NaN(); }, [](double, double dy) { return dy; }));
+    table.push_back(unary(
+        "torch.fmod(a, float('inf'))", [](const Tensor& x) { return fmod(x, HUGE_VAL); }, turns,
+        [](double x) { return std::fmod(x, HUGE_VAL); }, [](double, double dy) { return dy; }));
     table.push_back(unary(
         "torch.clamp(a, -1, 1)", [](const Tensor& x) { return clamp(x, -1, 1); }, roots,
         [](double x) { return x < -1  ? -1
@@ -379,6 +436,7 @@ std::unique_ptr<Op> linear_rows(std::vector<double> x, std::vector<double> weigh
 
 void add_special_values(Table& table) {
     add_unary(table);
+    add_activations(table);
     add_binary(table);
     table.push_back(pooling({1, 1, 4, 6}, {nan, 1,    2, nan,  -inf, -inf, 3,  nan, inf,  4,   -inf, -inf,
                                            5,   -inf, 0, -0.0, inf,  inf,  -1, -2,  -0.0, 0.0, nan,  inf},

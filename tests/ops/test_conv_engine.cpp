@@ -87,7 +87,7 @@ struct Data {
     std::vector<float> x, w, bias, dy;
     explicit Data(const reference::ConvShape& s)
         : x(normal(s.x_size(), 1)),
-          w(normal(s.w_size(), 2, 1.0F / std::sqrt(static_cast<float>(s.c * s.kh * s.kw)))),
+          w(normal(s.w_size(), 2, 1.0F / std::sqrt(static_cast<float>(s.group_c() * s.kh * s.kw)))),
           bias(normal(s.k, 3)),
           dy(normal(s.y_size(), 4)) {}
 };
@@ -122,7 +122,18 @@ std::vector<Isa> isas() {
 }
 
 ConvShape engine_shape(const reference::ConvShape& s) {
-    return {s.n, s.c, s.h, s.w, s.k, s.kh, s.kw, {s.stride.h, s.stride.w}, {s.pad.h, s.pad.w}, true};
+    return {s.n,
+            s.c,
+            s.h,
+            s.w,
+            s.k,
+            s.kh,
+            s.kw,
+            {s.stride.h, s.stride.w},
+            {s.pad.h, s.pad.w},
+            true,
+            {s.dilation.h, s.dilation.w},
+            s.groups};
 }
 
 bool same_bits(std::vector<float> a, std::vector<float> b) {
@@ -151,7 +162,8 @@ void check_shape(const reference::ConvShape& s) {
         const bool winograd = engine.path() == ConvPath::winograd;
         INFO(isa_name(isa) << ", " << way << ", x " << s.n << " " << s.c << " " << s.h << " " << s.w << ", weights "
                            << s.k << " " << s.kh << " " << s.kw << ", stride " << s.stride.h << " " << s.stride.w
-                           << ", padding " << s.pad.h << " " << s.pad.w);
+                           << ", padding " << s.pad.h << " " << s.pad.w << ", dilation " << s.dilation.h << " "
+                           << s.dilation.w << ", groups " << s.groups);
         // One sum of n random terms in float has an error of about 2^-24 sqrt(n / 6): oneDNN adds one by one. Winograd
         // rounds its transforms as well; the library's own sums have shorter parts.
         const auto bound = [&](std::ptrdiff_t terms) {
@@ -159,8 +171,8 @@ void check_shape(const reference::ConvShape& s) {
         };
         const std::ptrdiff_t outputs = engine.path() == ConvPath::direct ? s.n * s.out_h() * s.out_w() : 1;
         const Results got = run(engine, data);
-        CHECK(relative_error(got.y, y) < bound(s.c * s.kh * s.kw));
-        CHECK(relative_error(got.dx, dx) < bound(s.k * s.kh * s.kw));
+        CHECK(relative_error(got.y, y) < bound(s.group_c() * s.kh * s.kw));
+        CHECK(relative_error(got.dx, dx) < bound(s.group_k() * s.kh * s.kw));
         CHECK(relative_error(got.dw, dw) < bound(outputs));
         CHECK(relative_error(got.db, db) < (winograd ? 1e-6 : bound(outputs)));
         // The library's own kernels give the same bits on any number of threads; in the first layer that is only the
@@ -170,7 +182,7 @@ void check_shape(const reference::ConvShape& s) {
             const Results other = run(ConvEngine(engine_shape(s), threads, isa, way), data);
             CHECK(same_bits(other.dw, got.dw));
             CHECK(same_bits(other.db, got.db));
-            if (!winograd) continue;
+            if (engine.path() == ConvPath::first_layer) continue;
             CHECK(same_bits(other.blocked[0], got.blocked[0]));
             CHECK(same_bits(other.blocked[1], got.blocked[1]));
         }
@@ -226,11 +238,46 @@ TEST_CASE("convolutions with different strides or padding in the two directions"
     check_shape({1, 24, 7, 6, 8, 1, 1, {3, 2}, {0, 0}});
 }
 
+TEST_CASE("depthwise convolutions", "[conv]") {
+    check_shape({4, 64, 14, 14, 64, 3, 3, 1, 1, 1, 64});  // MobileNet's
+    check_shape({2, 72, 14, 15, 72, 5, 5, 2, 2, 1, 72});
+    check_shape({17, 16, 7, 7, 16, 3, 3, 1, 1, 1, 16});  // more images than slices
+    check_shape({3, 32, 9, 11, 32, 3, 3, 1, 2, 2, 32});
+    check_shape({2, 16, 11, 9, 16, 3, 3, 2, 2, 2, 16});  // half of the gradient's elements have no product
+    check_shape({2, 6, 9, 8, 6, 3, 3, 1, 1, 1, 6});      // a block with padding
+    check_shape({2, 20, 8, 7, 20, 3, 5, {1, 2}, {0, 3}, {3, 1}, 20});
+    check_shape({1, 8, 5, 6, 8, 1, 1, 1, 0, 1, 8});
+    check_shape({2, 8, 6, 7, 8, 1, 1, 3, 1, 1, 8});     // output from padding only
+    check_shape({1, 10, 6, 6, 10, 2, 4, 3, 5, 1, 10});  // padding larger than the window
+    check_shape({2, 8, 13, 12, 8, 7, 7, 1, 3, 1, 8});
+    check_shape({1, 16, 20, 4, 16, 11, 1, 1, {5, 0}, 1, 16});
+    check_shape({1, 24, 40, 33, 24, 3, 6, 1, 1, {4, 5}, 24});
+}
+
+TEST_CASE("convolutions with groups", "[conv]") {
+    check_shape({2, 64, 9, 8, 64, 3, 3, 1, 1, 1, 4});   // whole blocks of channels
+    check_shape({2, 64, 9, 8, 64, 3, 3, 1, 1, 1, 32});  // ResNeXt's
+    check_shape({2, 16, 7, 9, 32, 3, 3, 2, 1, 1, 16});  // two results of each channel
+    check_shape({3, 6, 9, 8, 4, 3, 3, 2, 1, 1, 2});
+    check_shape({2, 24, 5, 6, 8, 1, 1, 1, 0, 1, 8});  // no window
+    check_shape({1, 6, 8, 7, 9, 2, 3, {1, 2}, {1, 0}, {2, 1}, 3});
+    check_shape({2, 32, 10, 9, 32, 3, 3, 1, 2, 2, 2});
+}
+
+TEST_CASE("convolutions with dilation", "[conv]") {
+    check_shape({2, 32, 12, 11, 64, 3, 3, 1, 2, 2});  // not Winograd's
+    check_shape({2, 3, 14, 13, 16, 3, 3, 1, 0, {2, 3}});
+    check_shape({2, 1, 14, 13, 16, 5, 5, 1, 2, 2});  // not the first layer's
+    check_shape({3, 10, 9, 12, 20, 3, 3, 2, 1, {1, 2}});
+    check_shape({1, 16, 9, 9, 16, 1, 3, 1, {0, 4}, {7, 4}});
+}
+
 TEST_CASE("convolutions with fused ReLU give the bits of a separate ReLU", "[conv]") {
     const auto shape = GENERATE(reference::ConvShape{3, 32, 10, 9, 64, 3, 3, 1, 0},    // Winograd, partial tiles
                                 reference::ConvShape{96, 16, 64, 64, 16, 3, 3, 1, 1},  // written past the cache
                                 reference::ConvShape{2, 1, 28, 28, 10, 5, 5, 1, 0},    // padded channels
-                                reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0});  // channels last
+                                reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0},   // channels last
+                                reference::ConvShape{2, 20, 12, 11, 20, 3, 3, 1, 1, 1, 20});
     Data data(shape);
     data.x[7] = NAN;
     data.dy[11] = NAN;
@@ -275,6 +322,16 @@ TEST_CASE("the path for each shape", "[conv]") {
     CHECK(path(10, 20, 5, 1, Isa::avx2) == ConvPath::direct);
     const ConvEngine direct({2, 32, 12, 12, 64, 3, 3, 1, 0, true}, 1, allowed_isa(), ConvAlgorithm::direct);
     CHECK(direct.path() == ConvPath::direct);
+    const auto grouped = [](std::int64_t c, std::int64_t k, std::int64_t groups, std::int64_t dilation) {
+        return ConvEngine({2, c, 12, 12, k, 3, 3, 1, 0, true, dilation, groups}, 1).path();
+    };
+    CHECK(grouped(32, 32, 32, 1) == ConvPath::depthwise);
+    CHECK(grouped(32, 32, 32, 2) == ConvPath::depthwise);
+    CHECK(grouped(32, 64, 32, 1) == ConvPath::direct);
+    CHECK(grouped(32, 32, 2, 1) == ConvPath::direct);
+    CHECK(grouped(32, 32, 1, 2) == ConvPath::direct);
+    CHECK(grouped(1, 16, 1, 2) == ConvPath::direct);
+    CHECK(grouped(2, 16, 2, 1) == ConvPath::direct);
 }
 
 TEST_CASE("the first algorithm is the default for the shape, and unsupported ones are rejected", "[conv]") {
@@ -353,6 +410,11 @@ TEST_CASE("impossible convolutions are rejected", "[conv]") {
     CHECK_THROWS_AS(ConvEngine({0, 1, 4, 4, 1, 3, 3, 1, 0, true}, 1), InvalidArgument);
     CHECK_THROWS_AS(ConvEngine({1, 1, 4, 4, 1, 3, 3, 0, 0, true}, 1), InvalidArgument);
     CHECK_THROWS_AS(ConvEngine({1, 1, 4, 4, 1, 3, 3, 1, 0, true}, 0), InvalidArgument);
+    CHECK_THROWS_AS(ConvEngine({1, 1, 4, 4, 1, 3, 3, 1, 0, true, 2}, 1), InvalidArgument);
+    CHECK_THROWS_AS(ConvEngine({1, 1, 4, 4, 1, 3, 3, 1, 0, true, 0}, 1), InvalidArgument);
+    CHECK_THROWS_AS(ConvEngine({1, 4, 4, 4, 4, 3, 3, 1, 0, true, 1, 3}, 1), InvalidArgument);
+    CHECK_THROWS_AS(ConvEngine({1, 4, 4, 4, 4, 3, 3, 1, 0, true, 1, 0}, 1), InvalidArgument);
+    CHECK_THROWS_AS(DepthwiseConv(Isa::avx2, {1, 4, 4, 4, 8, 3, 3, 1, 0, true, 1, 4}), InvalidArgument);
     CHECK_THROWS_AS(WinogradConv(Isa::generic, {1, 16, 8, 8, 16, 1}), InvalidArgument);
     CHECK_THROWS_AS(WinogradConv(Isa::avx2, {1, 12, 8, 8, 16, 1}), InvalidArgument);
     CHECK_FALSE(WinogradConv::supported(Isa::avx2, {1, 16, 8, 8, 16, 3}));

@@ -7,6 +7,7 @@
 
 #include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/random_operations.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/cuda_kernel_call.h"
 
@@ -172,31 +173,6 @@ TEST_CASE("pooled statistics are those of all values") {
     CHECK(pooled.fetch() == first);
 }
 
-TEST_CASE("concatenated masks of shards are the mask of the batch") {
-    const NoMistakes end;
-    const OnDevice<StepCounters> step({{42, 3, 1}});
-    const std::int64_t row_size = 7, rows = 9;
-    std::vector<float> expected;
-    for (std::int64_t e = 0; e < rows * row_size; ++e) {
-        const std::uint32_t bits = random_bits({42, 3, 1}, 5, static_cast<std::uint64_t>(e));
-        expected.push_back(to_uniform(bits) < 0.25f ? 0.0f : 1.0f / 0.75f);
-    }
-    std::vector<float> joined;
-    for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 3}, {3, 5}, {8, 1}}) {
-        const OnDevice<float> mask(std::vector<float>(static_cast<std::size_t>(count * row_size), -1));
-        Call call;
-        call.out_metas = {TensorMeta::contiguous(DType::f32, {count, row_size}, true)};
-        call.out = {mask.data()};
-        call.step = step.data();
-        call.ordinal = 5;
-        call.first_row = first;
-        call.run(DropoutMask{0.25, true});
-        for (const float value : mask.fetch()) joined.push_back(value);
-    }
-    REQUIRE(joined.size() == expected.size());
-    for (std::size_t e = 0; e < joined.size(); ++e) REQUIRE(joined[e] == Approx(expected[e]));
-}
-
 TEST_CASE(
     "dropout multiplies by the mask of the batch, in every dtype, layout and alignment, and so does its gradient") {
     const NoMistakes end;
@@ -229,7 +205,7 @@ TEST_CASE(
         call.step = step.data();
         call.ordinal = 5;
         call.first_row = first_row;
-        call.run(DropoutForward{p, true});
+        call.run(DropoutForward{p, DrawBy::row});
         Call backward;
         backward.in_metas = {image, mask};
         backward.out_metas = {image};

@@ -1,10 +1,12 @@
 // Handling of rejected cuDNN calls in the CUDA backend, on the stand-in.
 #include <cudnn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/cuda/conv_candidates.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -48,6 +50,33 @@ void check_close(const Tensor& found, const reference::Array& expected, const st
 }
 
 }  // namespace
+
+TEST_CASE("algorithms of Winograd and Fourier are candidates only without groups and dilation") {
+    const NoMistakes end;
+    for (const ConvAlgorithm choice : {ConvAlgorithm::automatic, ConvAlgorithm::benchmark}) {
+        KernelRequest request;
+        request.device = gpu;
+        request.in = request.out = {TensorMeta::contiguous(DType::f32, {2, 4, 8, 8})};
+        request.convolution = choice;
+        const auto direct_only = [&](std::int64_t channels, const ConvGeometry& geometry) {
+            const cuda::Sizes sizes{{2, 4, 8, 8}, {4, channels, 3, 3}, {2, 4, 8, 8}, DType::f32};
+            const auto ways = cuda::list_candidates(
+                request, sizes, geometry, cuda::forward_rule(request), "a query",
+                [](cudnnHandle_t, const cuda::Convolution&, cudnnConvolutionFwdAlgo_t, std::size_t* bytes) {
+                    *bytes = 1;
+                    return CUDNN_STATUS_SUCCESS;
+                });
+            return std::all_of(ways.begin(), ways.end(), [](const auto& way) {
+                return way.algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM ||
+                       way.algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM;
+            });
+        };
+        CHECK_FALSE(direct_only(4, {1, 1, 1, 1, 1, 1, 1}));
+        CHECK(direct_only(1, {1, 1, 1, 1, 1, 1, 4}));
+        CHECK(direct_only(4, {1, 1, 2, 2, 2, 2, 1}));
+        CHECK(direct_only(4, {1, 1, 1, 2, 1, 2, 1}));
+    }
+}
 
 TEST_CASE("a convolution that cuDNN fails to run falls back to the next algorithm, then to the other layout") {
     const NoMistakes end;

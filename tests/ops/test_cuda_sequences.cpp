@@ -96,7 +96,7 @@ template <class T, class... F>
 void add_unaries(Steps& steps, const std::tuple<F...>*) {
     int number = 0;
     const auto add = [&]<class Function>(Function function) {
-        if (std::is_empty_v<Function>) {
+        if (is_step<Function>) {
             const Tensor x = values<T>({5, 7}, number), dy = values<T>({5, 7}, number + 1);
             const Tensor y = steps.add({SequenceFunction::unary + number, 1}, make_operation(Unary<Function>{function}),
                                        {x}, {5, 7});

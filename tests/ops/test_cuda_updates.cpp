@@ -395,11 +395,15 @@ TEST_CASE("step counters, update counts and fresh rows") {
         call.agreed = is_good ? good.data() : refused.data();
         call.out_metas = {bytes(sizeof(StepCounters))};
         call.out = {state.data()};
-        call.run(AdvanceStep{false});
+        call.run(AdvanceStep{Counted::inference});
+        CHECK(state.fetch()[0].inference == (is_good ? 1 : 0));
+        call.run(AdvanceStep{Counted::microbatch});
+        CHECK(state.fetch()[0].inference == (is_good ? 1 : 0));
         CHECK(state.fetch()[0].micro == (is_good ? 3 : 2));
-        call.run(AdvanceStep{true});
+        call.run(AdvanceStep{Counted::step});
         CHECK(state.fetch()[0].step == (is_good ? 5 : 4));
         CHECK(state.fetch()[0].micro == (is_good ? 0 : 2));
+        CHECK(state.fetch()[0].inference == 0);
         call.out_metas = {TensorMeta::contiguous(DType::i64, {})};
         call.out = {counter.data()};
         call.run(IncrementCounter{});

@@ -89,7 +89,7 @@ std::string difference(const Names& there, const Names& on_page) {
 
 Names operations() {
     return declared("ops/functional.h",
-                    R"(\n(?:inline )?(?:std::vector<Tensor> |Tensor |ValuesAndIndices\()(\w+)\)?\()");
+                    R"(\n(?:inline )?(?:std::vector<Tensor> |Tensor |ValuesAndIndices[ (])(\w+)\)?\()");
 }
 
 /// The functions that an entry of the op table calls.
@@ -132,6 +132,9 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"expm1", [](const Tensor& x) { expm1(x); }},
         {"log1p", [](const Tensor& x) { log1p(x); }},
         {"erf", [](const Tensor& x) { erf(x); }},
+        {"sin", [](const Tensor& x) { sin(x); }},
+        {"cos", [](const Tensor& x) { cos(x); }},
+        {"fmod", [](const Tensor& x) { fmod(x, 2.0); }},
         {"clamp", [](const Tensor& x) { clamp(x, 0.0, 1.0); }},
         {"pow", [](const Tensor& x) { pow(x, 2.0); }},
         {"relu", [](const Tensor& x) { relu(x); }},
@@ -141,6 +144,38 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"silu", [](const Tensor& x) { silu(x); }},
         {"logsigmoid", [](const Tensor& x) { logsigmoid(x); }},
         {"leaky_relu", [](const Tensor& x) { leaky_relu(x); }},
+        {"softplus", [](const Tensor& x) { softplus(x); }},
+        {"elu", [](const Tensor& x) { elu(x); }},
+        {"celu", [](const Tensor& x) { celu(x); }},
+        {"selu", [](const Tensor& x) { selu(x); }},
+        {"hardtanh", [](const Tensor& x) { hardtanh(x); }},
+        {"relu6", [](const Tensor& x) { relu6(x); }},
+        {"hardsigmoid", [](const Tensor& x) { hardsigmoid(x); }},
+        {"hardswish", [](const Tensor& x) { hardswish(x); }},
+        {"mish", [](const Tensor& x) { mish(x); }},
+        {"softsign", [](const Tensor& x) { softsign(x); }},
+        {"prelu", [weights](const Tensor& x) { prelu(x, weights(x, {1})); }},
+        {"glu", [](const Tensor& x) { glu(x); }},
+        {"normalize", [](const Tensor& x) { normalize(x, 2, 0); }},
+        {"cosine_similarity", [](const Tensor& x) { cosine_similarity(x, x, 0); }},
+        {"einsum",
+         [](const Tensor& x) {
+             einsum("i,i", {x, x});
+         }},
+        {"avg_pool2d", [=](const Tensor& x) { avg_pool2d(as_image(x), 2); }},
+        {"adaptive_avg_pool2d", [=](const Tensor& x) { adaptive_avg_pool2d(as_image(x), 2); }},
+        {"conv1d",
+         [=](const Tensor& x) {
+             conv1d(as_image(x).flatten(2), weights(x, {2, 2, 3}));
+         }},
+        {"max_pool1d", [=](const Tensor& x) { max_pool1d(as_image(x).flatten(2), 2); }},
+        {"avg_pool1d", [=](const Tensor& x) { avg_pool1d(as_image(x).flatten(2), 2); }},
+        {"adaptive_avg_pool1d", [=](const Tensor& x) { adaptive_avg_pool1d(as_image(x).flatten(2), 2); }},
+        {"group_norm", [=](const Tensor& x) { group_norm(as_image(x), 2); }},
+        {"instance_norm", [=](const Tensor& x) { instance_norm(as_image(x)); }},
+        {"rms_norm", [as_matrix](const Tensor& x) { rms_norm(as_matrix(x), {4}); }},
+        {"scaled_dot_product_attention",
+         [as_matrix](const Tensor& x) { scaled_dot_product_attention(as_matrix(x), as_matrix(x), as_matrix(x)); }},
         {"isfinite", [](const Tensor& x) { isfinite(x); }},
         {"eq", [](const Tensor& x) { eq(x, x); }},
         {"ne", [](const Tensor& x) { ne(x, x); }},
@@ -175,6 +210,20 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"std", [](const Tensor& x) { lockstep::std(x); }},
         {"norm", [](const Tensor& x) { norm(x); }},
         {"logsumexp", [](const Tensor& x) { logsumexp(x, 0); }},
+        {"prod", [](const Tensor& x) { prod(x); }},
+        {"cumsum", [](const Tensor& x) { cumsum(x, 0); }},
+        {"cumprod", [](const Tensor& x) { cumprod(x, 0); }},
+        {"sort", [](const Tensor& x) { lockstep::sort(x); }},
+        {"argsort", [](const Tensor& x) { argsort(x); }},
+        {"topk", [](const Tensor& x) { topk(x, 2); }},
+        {"pixel_shuffle",
+         [](const Tensor& x) {
+             pixel_shuffle(x.reshape({1, 16, 2, 2}), 2);
+         }},
+        {"pixel_unshuffle",
+         [](const Tensor& x) {
+             pixel_unshuffle(x.reshape({1, 4, 4, 4}), 2);
+         }},
         {"outer", [](const Tensor& x) { outer(x.flatten(), x.flatten()); }},
         {"cat",
          [](const Tensor& x) {
@@ -226,6 +275,10 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"log_softmax", [](const Tensor& x) { log_softmax(x, 0); }},
         {"dropout", [](const Tensor& x) { dropout(x); }},
         {"dropout2d", [=](const Tensor& x) { dropout2d(as_image(x)); }},
+        {"rand_like", [](const Tensor& x) { rand_like(x); }},
+        {"randn_like", [](const Tensor& x) { randn_like(x); }},
+        {"bernoulli", [](const Tensor& x) { bernoulli(x); }},
+        {"normal", [](const Tensor& x) { normal(x, x); }},
         {"sum_over_shards", [](const Tensor& x) { sum_over_shards(x); }},
     };
 }
@@ -295,9 +348,12 @@ TEST_CASE("the support page lists the operations that accept integers") {
 }
 
 TEST_CASE("the support page names layers, losses, optimizers, schedules, dtypes, backends and formats") {
-    Names layers = declared("ops/layers.h", R"(\nstruct (\w+)(?: : \w+)? \{)");
+    Names layers;
+    for (const char* header : {"ops/layers.h", "ops/recurrent.h", "ops/transformer.h"})
+        layers.merge(declared(header, R"(\nstruct (\w+)(?: : \w+)? \{)"));
+    const std::regex others("PlainLayer|RecurrentCell|CellParameters|\\w+(?:Options|Result|Masks|State)");
     for (auto name = layers.begin(); name != layers.end();)
-        name = name->ends_with("Options") || *name == "PlainLayer" ? layers.erase(name) : std::next(name);
+        name = std::regex_match(*name, others) ? layers.erase(name) : std::next(name);
     CHECK(difference(layers, shown(page(), "Layers")) == "");
 
     Names losses;

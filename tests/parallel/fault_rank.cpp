@@ -17,7 +17,7 @@ void start_mpi(const FaultTrial& trial, int rank, const std::filesystem::path& f
                                   .rendezvous = {.init_method = "file://" + (folder / "start").string(),
                                                  .rank = rank,
                                                  .world_size = trial.ranks},
-                                  .time_limit = std::chrono::seconds(60)});
+                                  .time_limit = no_limit});
 }
 
 }  // namespace

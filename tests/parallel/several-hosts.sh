@@ -22,7 +22,7 @@ run_host() { # NUMBER HOSTS BACKEND FOLDER: in the namespaces of the host
   ip link set eth0 up
   local separate=()
   [ "$backend" != separate ] || separate=(sh -c 'LOCKSTEP_HOST_ID=$RANK exec "$@"' sh)
-  LOCKSTEP_STORE_TOKEN=several-hosts timeout -k 5 120 "$lockstep_run" --nproc-per-node 2 --nnodes "$hosts" \
+  LOCKSTEP_STORE_TOKEN=several-hosts timeout -k 5 300 "$lockstep_run" --nproc-per-node 2 --nnodes "$hosts" \
     --node-rank "$number" --master-addr 10.77.0.1 --master-port 29511 "${separate[@]}" \
     "$train" normed $((2 * hosts)) 8 "${backend/separate/shm}" 1048576 389 1 "$folder/checkpoint" \
     > "$folder/output$number" 2>&1 || { tail -n 20 "$folder/output$number" && exit 1; }

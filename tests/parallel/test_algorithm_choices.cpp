@@ -161,6 +161,10 @@ TEST_CASE("eager calls also choose, and ranks that cannot agree throw the connec
         CHECK(message_of<ls::CommunicationError>([&] {
                   ls::conv2d(x, w);
               }).starts_with("rank 0 is lost: conv2d f32 (2, 32, 9, 9) with (32, 32, 3, 3), stride (1, 1)"));
+        CHECK(message_of<ls::CommunicationError>([&] { ls::conv2d(x, w.slice(1, 0, 1), {}, 1, 0, 2, 32); })
+                  .starts_with(
+                      "rank 0 is lost: conv2d f32 (2, 32, 9, 9) with (32, 1, 3, 3), stride (1, 1), padding (0, 0), "
+                      "dilation (2, 2), 32 groups, on cpu "));
         CHECK(lost.table().empty());
     }
     const ls::AlgorithmScope scope(&told);

@@ -97,7 +97,7 @@ void check(const FaultTrial& trial) {
         REQUIRE(lines.size() == 1);
         CHECK(lines[0] != "");
         if (rank != trial.victim) CHECK(is_about(lines[0], trial.victim));
-        CHECK(since_event(board, rank) <= timeout_of(trial) + grace());
+        CHECK(since_event(board, rank) <= time_to_end(trial));
         if (std::getenv("LOCKSTEP_FAULT_TRIALS"))
             fmt::print("{}\n    rank {} after {} ms: {}\n", what, rank, since_event(board, rank).count(), lines[0]);
     }

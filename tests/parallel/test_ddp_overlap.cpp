@@ -125,7 +125,11 @@ TEST_CASE("overlap: a bucket is summed during the backward of earlier layers") {
         [](int layers_done) {
             wait_until([=] { return progress().sums_done >= layers_done; }, "the sum of ready buckets");
         },
-        [] {},
+        // Otherwise a sum could run between two operations of backward, while the compute thread is suspended.
+        [] {
+            const int next_layer = std::min(progress().sums_begun + 1, layers);
+            wait_until([=] { return progress().layers_begun >= next_layer; }, "backward of the layer after the bucket");
+        },
         [](const Logged& log, const ls::StepSplit& split) {
             expect(log.buckets == layers, fmt::format("{} buckets", log.buckets));
             expect(log.begun_in_backward == layers - 1,

@@ -208,6 +208,7 @@ TEST_CASE("text is written for TensorBoard's text plugin, and custom lines to th
         log.json_line(R"({"program": "test"})");
         CHECK_THROWS_AS(log.json_line("[1]"), InvalidArgument);
         CHECK_THROWS_AS(log.json_line("{"), InvalidArgument);
+        CHECK_THROWS_AS(log.json_line("{\"name\": \"gr\xfc\"}"), InvalidArgument);
     }
     const ProtobufFields value = value_of(events_of(place).at(2));
     CHECK(value.bytes.at(1).at(0) == "configuration");

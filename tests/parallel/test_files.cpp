@@ -151,6 +151,30 @@ TEST_CASE("another user's link in a shared directory is not followed") {
     CHECK(get_bytes(directory / "precious") == "new");
 }
 
+TEST_CASE("a lock file of another user that cannot be opened is named") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root can act as other users");
+        return;
+    }
+    const TemporaryDirectory directory;
+    const std::filesystem::path shared = directory / "shared", file = shared / "net";
+    std::filesystem::create_directory(shared);
+    REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
+    REQUIRE(::chmod(shared.c_str(), 0777) == 0);
+    const std::filesystem::path lock = shared / "net.lock";
+    put_bytes(lock, "");
+    REQUIRE(::chmod(lock.c_str(), 0600) == 0);
+    REQUIRE(::chown(lock.c_str(), 23456, 23456) == 0);
+    REQUIRE(::seteuid(12345) == 0);
+    const std::string said = message_of<InvalidArgument>([&] { internal::FileLock::acquire(file); });
+    REQUIRE(::seteuid(0) == 0);
+    CHECK(said ==
+          "cannot write " + file.string() + ": its lock file " + lock.string() +
+              " belongs to user 23456 (Permission denied); wait until that user has saved, or use another file");
+    std::filesystem::remove(lock);
+    CHECK_NOTHROW(internal::FileLock::acquire(file));
+}
+
 TEST_CASE("a log neither follows nor empties another user's link in a shared directory") {
     if (::geteuid() != 0) {
         WARN("skipped: only root can give links away");

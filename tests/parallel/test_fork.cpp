@@ -24,6 +24,7 @@
 #include "lockstep/tests/fixtures/environment.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 namespace ls = lockstep;
 using namespace lockstep::test;
@@ -47,7 +48,7 @@ Child in_child(const std::function<std::string()>& body) {
     const pid_t pid = ::fork();
     if (pid == 0) {
         ::close(ends[0]);
-        ::alarm(60);  // a child that hangs is killed
+        ::alarm(static_cast<unsigned>(ls::test::hang.count()));  // a child that hangs is killed
         std::string text;
         try {
             text = body();

@@ -1,5 +1,6 @@
 // The checkpoints of a run: when they are saved, which ones remain, and that training continues during a save and after
 // a failed one.
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <functional>
@@ -14,6 +15,7 @@
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/parallel/data/files/file_lock.h"
 #include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/stop_signals.h"
@@ -61,6 +63,23 @@ TEST_CASE("the newest checkpoints and the best one are kept, with their scores")
     CHECK_THAT(refused({}), test::contains("no file"));
     CHECK_THAT(refused({.file = "net", .every_steps = -1}), test::contains("every -1 steps"));
     CHECK_THAT(refused({.file = "net", .best = "best"}), test::contains("the name of its score"));
+}
+
+TEST_CASE("when a checkpoint is saved, the log has all of its steps") {
+    const test::TemporaryDirectory place;
+    SingleTraining training;
+    EventLog log(place.path(), {.name = "run"});
+    auto runner = training.runner({.epochs = 2});
+    runner.add(LogRun(log));
+    std::vector<std::ptrdiff_t> steps;
+    SaveCheckpoints& saving = runner.add(SaveCheckpoints({.file = place / "net{step}.safetensors", .every_steps = 3}));
+    saving.on_save = [&](const auto&) {
+        const std::string lines = test::get_bytes(place / "run.jsonl");
+        steps.push_back(std::count(lines.begin(), lines.end(), '\n'));
+    };
+    runner.run();
+    REQUIRE(steps.size() >= 3);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(steps[i] >= static_cast<std::ptrdiff_t>(3 * (i + 1)));
 }
 
 TEST_CASE("checkpoints are saved every N steps, but not if the run ends and saves anyway") {

@@ -229,7 +229,7 @@ TEST_CASE("tensors captured by a loss are constants and are copied again after a
         return reference::conv_net_loss({.class_weights = class_weights}, run.log_probabilities, batch.classes, dy);
     };
     CHECK(model.step(sgd, batch.images, batch.labels, loss).item() == Approx(expected({1, 2, 3, 4, 5})).epsilon(1e-5));
-    weights.copy_(ls::Tensor::from(std::vector<float>{5, 0.5, 0.1, 4, 1}, {5}));
+    weights.copy_(ls::Tensor::from(std::vector<float>{5, 0.5, 0.1f, 4, 1}, {5}));
     CHECK(model.step(sgd, batch.images, batch.labels, loss).item() ==
           Approx(expected({5, 0.5, 0.1f, 4, 1})).epsilon(1e-5));
     weights.data<float>()[0] = 0;

@@ -109,6 +109,20 @@ void add_integers(Operations& all) {
     using W = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
     add(all, "add" + type, issue, [](T a, T b) { return static_cast<T>(W{static_cast<U>(a)} + W{static_cast<U>(b)}); });
     add(all, "sub" + type, issue, [](T a, T b) { return static_cast<T>(W{static_cast<U>(a)} - W{static_cast<U>(b)}); });
+    // The decoder makes these of instructions with a carry.
+    add(all, "add.extended" + type, issue, [](T a, T b, std::uint32_t carry) {
+        return static_cast<T>(W{static_cast<U>(a)} + W{static_cast<U>(b)} + carry);
+    });
+    add(all, "sub.extended" + type, issue, [](T a, T b, std::uint32_t borrow) {
+        return static_cast<T>(W{static_cast<U>(a)} - W{static_cast<U>(b)} - borrow);
+    });
+    using Sum = std::conditional_t<sizeof(T) == 8, unsigned __int128, std::uint64_t>;
+    add(all, "add.carry" + type, issue, [](T a, T b, std::uint32_t carry) {
+        return static_cast<std::uint32_t>((Sum{static_cast<U>(a)} + Sum{static_cast<U>(b)} + carry) >> (8 * sizeof(T)));
+    });
+    add(all, "sub.carry" + type, issue, [](T a, T b, std::uint32_t borrow) {
+        return static_cast<std::uint32_t>(Sum{static_cast<U>(a)} < Sum{static_cast<U>(b)} + borrow);
+    });
     add(all, "mul.lo" + type, issue,
         [](T a, T b) { return static_cast<T>(W{static_cast<U>(a)} * W{static_cast<U>(b)}); });
     add(all, "mad.lo" + type, issue, [](T a, T b, T c) {

@@ -288,6 +288,8 @@ private:
             Instruction result = blank(Kind::active_mask, Issue::integer);
             result.out[0] = in(0);
             emit(result);
+        } else if (contains(words, "cc") || base == "addc" || base == "subc" || base == "madc") {
+            extended(words, operands);
         } else if (without_effect.count(base) == 0) {
             std::vector<int> inputs;
             for (std::size_t i = 1; i < operands.size(); ++i) inputs.push_back(in(i));
@@ -414,6 +416,33 @@ private:
         if (packs) compute("mov.b64", {whole}, {assembled});
     }
 
+    // Arithmetic of numbers with several words: "c" reads the carry (or borrow) of an earlier instruction, ".cc" writes
+    // it.
+    void extended(const Words& words, const std::vector<Operand>& operands) {
+        const bool subtracts = words[0].starts_with("sub"), multiplies = words[0].starts_with("mad");
+        const std::string type = "." + words.back(), half = multiplies ? words.at(1) : "";
+        if (operands.size() != (multiplies ? 4u : 3u) || (multiplies && half != "lo" && half != "hi"))
+            throw Unknown{"a form of extended arithmetic"};
+        if (carry_ < 0) carry_ = new_register();
+        int first = operand(operands[1]);
+        if (multiplies) {
+            const int product = new_register();
+            compute("mul." + half + type, {product}, {first, operand(operands[2])});
+            first = product;
+        }
+        const std::vector<int> in{first, operand(operands.back()), words[0].back() == 'c' ? carry_ : constant(0)};
+        const std::string name = subtracts ? "sub" : "add";
+        const int result = operand(operands[0]);
+        if (!contains(words, "cc")) {
+            compute(name + ".extended" + type, {result}, in);
+            return;
+        }
+        const int carried = new_register();  // the result may be an operand
+        compute(name + ".carry" + type, {carried}, in).issue = Issue::move;
+        compute(name + ".extended" + type, {result}, in);
+        compute("mov.b32", {carry_}, {carried});
+    }
+
     void exchange(const Words& words, const std::vector<Operand>& operands) {
         static const std::map<std::string, Exchange> modes{{"up", Exchange::up},          {"down", Exchange::down},
                                                            {"bfly", Exchange::butterfly}, {"idx", Exchange::index},
@@ -471,6 +500,7 @@ private:
     std::vector<std::vector<std::size_t>> returns_;  // branches of each function that is being copied
     std::map<Slot, int> constants_;
     int guard_ = -1, line_ = 0;
+    int carry_ = -1;  // its register
     bool guard_negated_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <regex>
 #include <stdexcept>
+#include <string_view>
 
 namespace lockstep::ptx {
 
@@ -16,6 +17,19 @@ std::string without_hashes(const std::string& mangled) {
     return std::regex_replace(mangled, unnamed, "_GLOBAL__N__$1");
 }
 
+namespace {
+
+/// The PTX for compute capability 8.0 in an object of nvcc, which has it as text between zeros.
+std::string text_in_object(const std::string& object, const std::string& path) {
+    const std::string_view target = "\n.target sm_80\n";
+    const std::size_t found = object.find(target);
+    if (found == std::string::npos) throw std::runtime_error(fmt::format("no PTX for sm_80 in {}", path));
+    const std::size_t begin = object.rfind('\0', found) + 1;
+    return object.substr(begin, object.find('\0', found) - begin);
+}
+
+}  // namespace
+
 LibraryKernels::LibraryKernels(const std::string& paths) {
     for (std::size_t begin = 0; begin < paths.size();) {
         const std::size_t end = std::min(paths.find(',', begin), paths.size());
@@ -23,7 +37,8 @@ LibraryKernels::LibraryKernels(const std::string& paths) {
         begin = end + 1;
         std::ifstream file(path, std::ios::binary);
         if (!file) throw std::runtime_error(fmt::format("cannot read {}", path));
-        const std::string text(std::istreambuf_iterator<char>(file), {});
+        std::string text(std::istreambuf_iterator<char>(file), {});
+        if (text.starts_with("\177ELF")) text = text_in_object(text, path);
         Loaded& loaded = *modules_.emplace_back(std::make_unique<Loaded>(text, memory_));
         // Modules may have the same instantiation of a template.
         for (const auto& [name, kernel] : loaded.module.kernels)

@@ -14,7 +14,8 @@ std::string without_hashes(const std::string& mangled);
 /// Modules that share one memory. Launches of several threads run one after the other.
 class LibraryKernels {
 public:
-    /// `paths` of PTX files are separated by commas. Throws std::runtime_error if one cannot be read.
+    /// `paths` of PTX files, or of objects with PTX that is not compressed, are separated by commas. Throws
+    /// std::runtime_error if one cannot be read.
     explicit LibraryKernels(const std::string& paths);
 
     struct Found {

@@ -148,7 +148,8 @@ private:
 // ---- launches ----
 
 Machine::Machine(Module& module, Memory& memory) : module_(module), memory_(memory) {
-    for (const auto& [name, bytes] : module_.globals) memory_.add(bytes.data(), bytes.size());
+    for (const auto& [name, bytes] : module_.globals)
+        memory_.add(bytes.data(), bytes.size(), false);  // tables of the compiler
 }
 
 Machine::~Machine() {

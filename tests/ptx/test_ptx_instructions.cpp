@@ -240,6 +240,56 @@ TEST_CASE("bit manipulation") {
     }
 }
 
+TEST_CASE("instructions with a carry compute numbers of several words") {
+    // (high, low) of 64-bit numbers by words of 32 bits; a thread's carry does not reach its neighbours.
+    const std::vector<std::uint64_t> a{0, 1, 0xffffffff, 0xffffffffffffffff, 0x123456789abcdef0, 0x80000000ffffffff},
+        b{0, 0xffffffff, 1, 1, 0xfedcba9876543210, 0x80000000ffffffff};
+    Program program(R"(.version 8.0
+        .target sm_80
+        .address_size 64
+        .visible .entry words(.param .u64 to, .param .u64 from_a, .param .u64 from_b)
+        {
+        .reg .b32 %r<16>;
+        .reg .b64 %rd<6>;
+        mov.u32 %r0, %tid.x;
+        ld.param.u64 %rd0, [from_a]; mad.wide.u32 %rd0, %r0, 8, %rd0; ld.global.u32 %r1, [%rd0]; ld.global.u32 %r2, [%rd0+4];
+        ld.param.u64 %rd1, [from_b]; mad.wide.u32 %rd1, %r0, 8, %rd1; ld.global.u32 %r3, [%rd1]; ld.global.u32 %r4, [%rd1+4];
+        add.cc.u32 %r5, %r1, %r3;
+        addc.u32 %r6, %r2, %r4;
+        sub.cc.u32 %r7, %r1, %r3;
+        subc.cc.u32 %r8, %r2, %r4;
+        subc.u32 %r9, 0, 0;
+        mul.lo.u32 %r10, %r1, %r3;
+        mul.hi.u32 %r11, %r1, %r3;
+        mad.lo.cc.u32 %r11, %r1, %r4, %r11;
+        madc.hi.u32 %r12, %r1, %r4, 0;
+        mad.lo.cc.u32 %r11, %r2, %r3, %r11;
+        madc.hi.cc.u32 %r12, %r2, %r3, %r12;
+        addc.u32 %r13, 0, 0;
+        mad.lo.cc.u32 %r12, %r2, %r4, %r12;
+        madc.hi.u32 %r13, %r2, %r4, %r13;
+        ld.param.u64 %rd2, [to]; mad.wide.u32 %rd2, %r0, 36, %rd2;
+        st.global.u32 [%rd2], %r5; st.global.u32 [%rd2+4], %r6;
+        st.global.u32 [%rd2+8], %r7; st.global.u32 [%rd2+12], %r8; st.global.u32 [%rd2+16], %r9;
+        st.global.u32 [%rd2+20], %r10; st.global.u32 [%rd2+24], %r11;
+        st.global.u32 [%rd2+28], %r12; st.global.u32 [%rd2+32], %r13;
+        ret;
+        }
+)");
+    auto* const to = program.array<std::uint32_t>(9 * a.size());
+    program.run_right("words", sized(1, static_cast<unsigned>(a.size())), to, program.copy(a), program.copy(b));
+    const auto pair = [&](std::size_t i) { return std::uint64_t{to[i + 1]} << 32 | to[i]; };
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        CAPTURE(i);
+        CHECK(pair(9 * i) == a[i] + b[i]);
+        CHECK(pair(9 * i + 2) == a[i] - b[i]);
+        CHECK(to[9 * i + 4] == (a[i] < b[i] ? 0xffffffff : 0));
+        const unsigned __int128 product = static_cast<unsigned __int128>(a[i]) * b[i];
+        CHECK(pair(9 * i + 5) == static_cast<std::uint64_t>(product));
+        CHECK(pair(9 * i + 7) == static_cast<std::uint64_t>(product >> 64));
+    }
+}
+
 TEST_CASE("an unknown instruction is listed and ends a launch") {
     Program program(
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry good() { ret; }\n"

@@ -98,7 +98,8 @@ inline Array matmul(const Array& a, const Array& b) {
 }
 
 struct Window {
-    std::ptrdiff_t stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
+    std::ptrdiff_t stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1;
+    std::ptrdiff_t groups = 1;  ///< for convolutions
 };
 
 /// Calls f(x index, window row, window column, y index) for every element of every window that is inside
@@ -111,8 +112,8 @@ void for_each_window_element(const Sizes& x, std::ptrdiff_t kh, std::ptrdiff_t k
             for (std::ptrdiff_t ox = 0; ox < y[3]; ++ox)
                 for (std::ptrdiff_t i = 0; i < kh; ++i)
                     for (std::ptrdiff_t j = 0; j < kw; ++j) {
-                        const std::ptrdiff_t row = oy * g.stride_h + i - g.pad_h,
-                                             column = ox * g.stride_w + j - g.pad_w;
+                        const std::ptrdiff_t row = oy * g.stride_h + i * g.dilation_h - g.pad_h,
+                                             column = ox * g.stride_w + j * g.dilation_w - g.pad_w;
                         if (row < 0 || row >= x[2] || column < 0 || column >= x[3]) continue;
                         f((plane * x[2] + row) * x[3] + column, i, j, (plane * y[2] + oy) * y[3] + ox);
                     }
@@ -120,22 +121,26 @@ void for_each_window_element(const Sizes& x, std::ptrdiff_t kh, std::ptrdiff_t k
 
 inline Sizes window_output(const Sizes& x, std::ptrdiff_t channels, std::ptrdiff_t kh, std::ptrdiff_t kw,
                            const Window& g) {
-    return {x[0], channels, (x[2] + 2 * g.pad_h - kh) / g.stride_h + 1, (x[3] + 2 * g.pad_w - kw) / g.stride_w + 1};
+    return {x[0], channels, (x[2] + 2 * g.pad_h - g.dilation_h * (kh - 1) - 1) / g.stride_h + 1,
+            (x[3] + 2 * g.pad_w - g.dilation_w * (kw - 1) - 1) / g.stride_w + 1};
 }
 
-/// Calls f(x index, weight index, y index) for every product of the convolution of x and weights (K, C, kh, kw).
+/// Calls f(x index, weight index, y index) for every product of the convolution of x and weights (K, C / groups, kh,
+/// kw).
 template <class F>
 void for_each_conv_product(const Sizes& x, const Sizes& w, const Window& g, F f) {
     const Sizes y = window_output(x, w[0], w[2], w[3], g);
     const std::ptrdiff_t plane = x[2] * x[3], out_plane = y[2] * y[3];
     for (std::ptrdiff_t n = 0; n < x[0]; ++n)
         for (std::ptrdiff_t k = 0; k < w[0]; ++k)
-            for (std::ptrdiff_t c = 0; c < x[1]; ++c)
+            for (std::ptrdiff_t c = 0; c < w[1]; ++c) {
+                const std::ptrdiff_t channel = k / (w[0] / g.groups) * w[1] + c;
                 for_each_window_element({1, 1, x[2], x[3]}, w[2], w[3], g, {1, 1, y[2], y[3]},
                                         [&](std::ptrdiff_t xi, std::ptrdiff_t i, std::ptrdiff_t j, std::ptrdiff_t yi) {
-                                            f((n * x[1] + c) * plane + xi, ((k * x[1] + c) * w[2] + i) * w[3] + j,
+                                            f((n * x[1] + channel) * plane + xi, ((k * w[1] + c) * w[2] + i) * w[3] + j,
                                               (n * w[0] + k) * out_plane + yi);
                                         });
+            }
 }
 
 /// bias may be empty.

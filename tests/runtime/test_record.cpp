@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -340,6 +342,94 @@ bool with_held_kernels() {
 }
 
 }  // namespace
+
+namespace {
+
+/// A layout whose comparisons are counted, and may be held up by a test.
+struct Compared final : OpaqueLayout {
+    explicit Compared(int k) : kind(k) {}
+    std::size_t bytes() const override { return sizeof(float); }
+    bool equals(const OpaqueLayout& other) const override {
+        ++comparisons;
+        if (hold_up) hold_up();
+        const auto* const same = dynamic_cast<const Compared*>(&other);
+        return same && same->kind == kind;
+    }
+    std::string str() const override { return "compared"; }
+
+    int kind;
+    static inline std::atomic<int> comparisons{0};
+    static inline std::function<void()> hold_up;
+};
+
+std::shared_ptr<const OpaqueLayout> compared(int kind) { return std::make_shared<const Compared>(kind); }
+
+/// The part of a kernel's key that describes an operand of this layout.
+std::string key_of(const std::shared_ptr<const OpaqueLayout>& layout) {
+    TensorMeta meta = plain({1});
+    meta.opaque = layout;
+    return Signature().add(meta).bytes();
+}
+
+}  // namespace
+
+TEST_CASE("layouts are compared when they are new, and never again") {
+    std::vector<std::shared_ptr<const OpaqueLayout>> layouts;
+    for (int kind = 0; kind < 50; ++kind) layouts.push_back(compared(kind));
+    std::set<std::string> keys;
+    for (const auto& layout : layouts) keys.insert(key_of(layout));
+    CHECK(keys.size() == layouts.size());
+    CHECK(key_of(compared(7)) == key_of(layouts[7]));
+    const int before = Compared::comparisons;
+    for (int call = 0; call < 1000; ++call) keys.insert(key_of(layouts[static_cast<std::size_t>(call) % 50]));
+    CHECK(keys.size() == layouts.size());
+    CHECK(Compared::comparisons == before);
+}
+
+TEST_CASE("calls do not wait while another thread compares a new layout") {
+    const auto first = compared(1);
+    const std::string key = key_of(first);
+    relu(numbers()).to_vector<float>();
+    test::Gate comparing, done;
+    Compared::hold_up = [&] {
+        comparing.open();
+        done.pass();
+    };
+    const auto second = compared(1);
+    std::string found;
+    std::thread other([&] {
+        try {
+            found = key_of(second);
+        } catch (const std::exception&) {  // the gate stayed closed, as the checks below report
+        }
+    });
+    comparing.pass();
+    std::atomic<bool> called{false};
+    std::string again;
+    std::thread caller([&] {
+        relu(numbers()).to_vector<float>();
+        again = key_of(first);
+        called = true;
+    });
+    const bool in_time = test::comes_true([&] { return called.load(); });
+    done.open();
+    caller.join();
+    other.join();
+    Compared::hold_up = nullptr;
+    CHECK(in_time);
+    CHECK(again == key);
+    CHECK(found == key);
+}
+
+TEST_CASE("two threads that number equal layouts at once get the same number") {
+    std::vector<std::shared_ptr<const OpaqueLayout>> layouts;
+    for (int i = 0; i < 8; ++i) layouts.push_back(compared(1000));
+    std::vector<std::string> keys(layouts.size());
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < layouts.size(); ++i) threads.emplace_back([&, i] { keys[i] = key_of(layouts[i]); });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(std::set<std::string>(keys.begin(), keys.end()).size() == 1);
+}
 
 TEST_CASE("a kernel is created while another thread's factory waits for it") {
     REQUIRE(with_held_kernels());

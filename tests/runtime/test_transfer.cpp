@@ -29,7 +29,7 @@ void hold(Device device, Gate& gate) {
 }
 
 /// Whether the stream becomes idle within `limit`, which is much shorter than the timeout of a gate.
-bool ends(Stream& stream, std::chrono::milliseconds limit = std::chrono::minutes(1)) {
+bool ends(Stream& stream, std::chrono::milliseconds limit = test::hang) {
     Event reached(stream.device());
     stream.record(reached);
     const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -20,6 +20,13 @@ ProgramRun linear(const TemporaryDirectory& place, const std::string& flags, con
     return run_program(place, "linear " + flags, before);
 }
 
+/// One word for the shell.
+std::string quoted(const std::string& text) {
+    std::string word = "'";
+    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return word + "'";
+}
+
 }  // namespace
 
 TEST_CASE("a file of flags and the same flags give the same run, byte for byte") {
@@ -78,6 +85,10 @@ TEST_CASE("an error in a file of flags is one line, before anything begins") {
     says("config = \"other.toml\"\n", "config");
     says("epochs = 1\nsave = \"\xe9t\xe9\"\n", "run.toml: line 2 is not UTF-8; expected UTF-8");
     says("# caf\xc3\n", "run.toml: line 1 is not UTF-8");
+    // CLI11 would read these as other values.
+    says("quiet = true  # \"#\"\nsave = \"run#3\"\n", "run.toml: line 2 has a # in a string");
+    says("save = 'run#3'\n", "run.toml: line 1 has a # in a string");
+    says("save = \"a\nb\"\n", "run.toml: line 1 has a string without an end");
     const ProgramRun missing = linear(place, "--config nowhere.toml");
     CHECK(missing.status == 2);
     CHECK(missing.lines_of_err() == 1);
@@ -98,6 +109,28 @@ TEST_CASE("flags that config.toml cannot store are rejected before anything is w
     const ProgramRun without = linear(place, "--steps 1 --quiet --save caf\xe9");
     CHECK(without.status == 0);
     CHECK(std::filesystem::exists(place / "caf\xe9"));
+}
+
+TEST_CASE("config.toml gives back every value that it stores, and others are rejected") {
+    const TemporaryDirectory place;
+    for (const std::string name : {"a\"b", "a'b", "tab\there", "a=b", " first", "last ", "a,b", "[x]", "{x}", "true",
+                                   "1e", "gr\xc3\xbc\xc3\x9f", "$x", "~"}) {
+        CAPTURE(name);
+        REQUIRE(linear(place, "--devices cpu:0 --steps 1 --quiet --work-dir one --json " + quoted(name)).status == 0);
+        std::filesystem::remove(place / name);
+        const ProgramRun again = linear(place, "--config one/config.toml --work-dir two");
+        CHECK(again.err.empty());
+        CHECK(std::filesystem::exists(place / name));
+    }
+    for (const std::string name : {"a\nb", "a\\b", "run#3", "\x01", "a\x7f", "'\"\"'"}) {
+        CAPTURE(name);
+        const ProgramRun refused = linear(place, "--steps 1 --quiet --work-dir three --json " + quoted(name));
+        CHECK(refused.status == 2);
+        CHECK(refused.lines_of_err() == 1);
+        CHECK_THAT(refused.err, contains("linear: --json: value cannot be stored in the config.toml of --work-dir"));
+        CHECK_FALSE(std::filesystem::exists(place / "three"));
+        CHECK(linear(place, "--devices cpu:0 --steps 1 --quiet --json " + quoted(name)).status == 0);
+    }
 }
 
 TEST_CASE("a work directory has configuration, log and checkpoint, and the configuration repeats the run") {

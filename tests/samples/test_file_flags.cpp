@@ -81,7 +81,7 @@ TEST_CASE("an unwritable path is reported before training") {
     for (const char* flags : {"--save one", "--save two", "--save three", "--save four", "--log-dir log",
                               "--log-dir folder", "--json three", "--save no/where", "--json no/where"}) {
         CAPTURE(flags);
-        const ProgramRun run = linear(place, std::string("--epochs 100000000 ") + flags, "timeout 60");
+        const ProgramRun run = linear(place, std::string("--epochs 100000000 ") + flags, "timeout 300");
         CAPTURE(run.err);
         CHECK(run.status == 1);
         CHECK(run.lines_of_err() == 1);
@@ -98,7 +98,7 @@ TEST_CASE("a second program that would save to the same file fails before it tra
     REQUIRE(comes_true([&] { return get_bytes(net + ".lock").find('\n') != std::string::npos; }));
     std::filesystem::create_symlink("net", place / "link");
     for (const char* name : {"net", "link"}) {
-        const ProgramRun second = linear(place, std::string("--epochs 100000000 --save ") + name, "timeout 60");
+        const ProgramRun second = linear(place, std::string("--epochs 100000000 --save ") + name, "timeout 300");
         CHECK(second.status == 1);
         CHECK(second.lines_of_err() == 1);
         CHECK_THAT(second.err, contains("process " + std::to_string(first.process())) && contains("is saving to it"));

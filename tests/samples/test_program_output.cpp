@@ -10,6 +10,7 @@
 #include <csignal>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -202,4 +203,43 @@ TEST_CASE("unwritable output does not end training") {
     const std::string err = get_bytes(place / "err");
     CAPTURE(err);
     CHECK((err.empty() || lines_of(err) == 1));
+}
+
+TEST_CASE("several processes train to the end with the same result, whatever happens to their output") {
+    const TemporaryDirectory place;
+    const std::string flags = " --shards 2 --batch-size 512 --epochs 3 --log-interval 1 --save ";
+    REQUIRE(run_program(place, "linear --devices cpu:0 --quiet" + flags + "whole").status == 0);
+    const auto check = [&](int status, int expected) {
+        CHECK(status == expected);
+        const std::string err = get_bytes(place / "err");
+        CAPTURE(err);
+        CHECK_THAT(err, !contains("signal"));
+        if (expected == 0) CHECK_THAT(err, !contains("failed first"));
+        for (const std::string suffix : {"", ".resume"}) {
+            CHECK((get_bytes(place / ("net" + suffix)) == get_bytes(place / ("whole" + suffix))));
+            std::filesystem::remove(place / ("net" + suffix));
+        }
+    };
+    const std::string linear = "'" + programs + "/linear' --parallel ddp";
+    for (const std::string& start :
+         {linear + " --devices cpu:0,cpu:1", "'" + programs + "/lockstep-run' --nproc-per-node 2 " + linear,
+          "'" + programs + "/lockstep-run' --nproc-per-node 2 --tee 3 --log-dir logs " + linear}) {
+        CAPTURE(start);
+        const std::string line = "cd '" + place.path().string() + "' && " + start + flags + "net 2>err ";
+        // A reader of one line, no output, and a full disk, which is reported at the end.
+        for (const auto& [output, expected] :
+             {std::pair("| head -1 >out; exit ${PIPESTATUS[0]}", 0), {">&-", 0}, {">/dev/full", 1}}) {
+            CAPTURE(output);
+            StartedProcess run({"bash", "-c", line + output});
+            check(run.status(), expected);
+            if (std::string_view(output).starts_with("|")) CHECK(lines_of(get_bytes(place / "out")) == 1);
+        }
+        // A pipe that its reader has closed before the first line.
+        std::array<int, 2> ends{};
+        REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+        ::close(ends[0]);
+        StartedProcess run({"bash", "-c", line}, {.out = ends[1]});
+        ::close(ends[1]);
+        check(run.status(), 0);
+    }
 }

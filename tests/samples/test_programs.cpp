@@ -509,7 +509,7 @@ TEST_CASE("errors about descriptors mention ulimit") {
     const Place place;
     bool failed = false;
     for (int most = 14; most <= 26; most += 2) {  // the shell needs some as well
-        const ProgramRun few = place.mnist("--steps 1 --quiet --parallel ddp --devices cpu:0,cpu:1 --timeout 5",
+        const ProgramRun few = place.mnist("--steps 1 --quiet --parallel ddp --devices cpu:0,cpu:1 --timeout 60",
                                            "ulimit -n " + std::to_string(most) + ";");
         INFO(most << " descriptors");
         CHECK_THAT(few.err, !contains("the same user") && !contains("mount"));

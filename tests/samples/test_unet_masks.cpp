@@ -89,6 +89,23 @@ TEST_CASE("evaluate agrees with a loop over predicted masks, however the work is
     CHECK(nlohmann::json::parse(get_bytes(place / "some.json"))["images"].size() == 3);
 }
 
+TEST_CASE("evaluate writes valid JSON for images whose names are not UTF-8") {
+    const UnetPlace place(3);
+    save_network(place / "net", {.classes = 2, .width = 4});
+    const SegmentationFolder data(place / "data/imgs", place / "data/masks");
+    const std::filesystem::path image = data.image_file(1), mask = data.mask_file(1);
+    for (const auto& path : {image, mask})
+        std::filesystem::rename(path, path.parent_path() / ("gr\xfc\xdf" + path.filename().string()));
+    for (const std::string how : {"--parallel none --devices cpu:0", "--parallel ddp --devices cpu:0,cpu:1"}) {
+        const ProgramRun run = run_unet(place, "evaluate -m net -s 1 --quiet --json found.json " + how);
+        CAPTURE(run.err);
+        REQUIRE(run.status == 0);
+        const auto images = nlohmann::json::parse(get_bytes(place / "found.json"))["images"];
+        CHECK(images.size() == 3);
+        CHECK(images.contains("gr\xef\xbf\xbd\xef\xbf\xbd" + image.filename().string()));  // U+FFFD
+    }
+}
+
 TEST_CASE("predict writes masks of the image's size with the values of training, and pictures") {
     const UnetPlace place(2, 48);
     save_network(place / "net", {.classes = 2, .width = 4});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/ops/cpu/conv/conv_shape.h"
+#include "lockstep/ops/cpu/conv/depthwise.h"
 #include "lockstep/ops/cpu/conv/direct_conv.h"
 #include "lockstep/ops/cpu/conv/first_layer.h"
 #include "lockstep/ops/cpu/conv/winograd.h"
@@ -18,7 +19,9 @@ namespace lockstep::cpu {
 
 /// Selection of kernels for a shape.
 enum class ConvPath {
-    winograd,     // 3x3, stride 1, padding up to 2, channels in whole blocks; unless direct kernels are requested
+    winograd,     // 3x3, stride 1, padding up to 2, channels in whole blocks, one group and no dilation; unless direct
+                  // kernels are requested
+    depthwise,    // AVX2 or AVX-512, as many groups as channels in x and y, more than one: own kernels
     first_layer,  // AVX2, 3x3 or 5x5 of 1 to 4 channels: own kernel for the weight gradient, oneDNN for the rest
     direct        // all other shapes: oneDNN
 };
@@ -27,7 +30,7 @@ enum class ConvPath {
 /// kernel preserves. All pointers to activations and scratch are aligned to 64 bytes; weights, bias and their gradients
 /// are plain and may have any address. The object is immutable: any thread may run it, and several at once with
 /// separate scratch. Own kernels allocate nothing; oneDNN creates some small objects on the host in each call. The bits
-/// of Winograd do not depend on the number of threads, those of oneDNN's weight gradient do.
+/// of the library's own kernels do not depend on the number of threads, those of oneDNN's weight gradient do.
 class ConvEngine {
 public:
     /// Kernels for `threads` OpenMP threads and at most `isa`. Throws InvalidArgument for an impossible shape and
@@ -59,6 +62,7 @@ public:
 
 private:
     void make_winograd(Isa with);
+    void make_depthwise(Isa isa);
     void make_direct(std::string_view layouts);
 
     ConvShape shape_;
@@ -66,6 +70,7 @@ private:
     ConvPath path_;
     onednn::Desc src_, dst_;
     std::optional<WinogradConv> winograd_;
+    std::optional<DepthwiseConv> depthwise_;
     std::optional<FirstLayerGradient> first_layer_;
     std::optional<DirectConv> direct_;
 };

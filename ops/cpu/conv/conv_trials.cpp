@@ -55,7 +55,7 @@ public:
 
 private:
     static std::size_t weight_bytes(const ConvShape& s) {
-        return static_cast<std::size_t>(s.k * s.c * s.kh * s.kw) * sizeof(float);
+        return static_cast<std::size_t>(s.weights()) * sizeof(float);
     }
     ConvEngine engine_;
     std::unique_ptr<float, Free> x_, dx_, y_, dy_, w_, dw_, bias_, scratch_;
@@ -103,11 +103,8 @@ std::string benchmarked_algorithm(const ConvShape& s, int threads, Device device
     shape.bias = true;
     const std::vector<std::string> ways = ConvEngine::algorithms(shape);
     if (ways.size() == 1) return ways.front();
-    const std::string question = fmt::format(
-        "conv2d f32 ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), padding ({}, {}), on cpu {} "
-        "with {} {}",
-        s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride.h, s.stride.w, s.pad.h, s.pad.w, isa_name(allowed_isa()),
-        threads, threads == 1 ? "thread" : "threads");
+    const std::string question = fmt::format("conv2d f32 {}, on cpu {} with {} {}", text_of(s), isa_name(allowed_isa()),
+                                             threads, threads == 1 ? "thread" : "threads");
     return AlgorithmChoices::current().choose(question, ways, [&] { return fastest_on(device, shape, threads, ways); });
 }
 

@@ -28,7 +28,9 @@ ConvEngine make_engine(const Shape& x, const Shape& weights, const ConvGeometry&
                           weights[3],
                           {geometry.stride_h, geometry.stride_w},
                           {geometry.pad_h, geometry.pad_w},
-                          bias};
+                          bias,
+                          {geometry.dilation_h, geometry.dilation_w},
+                          geometry.groups};
     if (request.convolution == ConvAlgorithm::benchmark)
         return {shape, request.threads, allowed_isa(), benchmarked_algorithm(shape, request.threads, request.device)};
     return {shape, request.threads, allowed_isa(), request.convolution};

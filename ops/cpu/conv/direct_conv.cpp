@@ -24,9 +24,7 @@ std::size_t padded(std::size_t bytes) { return round_up(bytes, part_alignment); 
 Desc described(const onednn::Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
 
 std::string name(const char* pass, const ConvShape& s) {
-    return fmt::format(
-        "{} of a convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride ({}, {}), padding ({}, {})",
-        pass, s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride.h, s.stride.w, s.pad.h, s.pad.w);
+    return fmt::format("{} of a convolution of {}", pass, text_of(s));
 }
 
 }  // namespace
@@ -37,9 +35,13 @@ DirectConv::DirectConv(const ConvShape& shape, int threads, const Desc& src, con
 
 DirectConv::DirectConv(const ConvShape& s, int threads, const Desc* src, const Desc* dst) : threads_(threads) {
     const onednn::ThreadScope scope(threads);
-    const onednn::Dims x = {s.n, s.c, s.h, s.w}, w = {s.k, s.c, s.kh, s.kw}, y = {s.n, s.k, s.out_h(), s.out_w()};
-    const onednn::Window window{{s.stride.h, s.stride.w}, {s.pad.h, s.pad.w}, {s.pad.h, s.pad.w}};
-    const Desc any_w = described(w, Tag::any), plain_w = described(w, Tag::oihw);
+    const std::int64_t g = s.groups;
+    const onednn::Dims x = {s.n, s.c, s.h, s.w}, y = {s.n, s.k, s.out_h(), s.out_w()};
+    const onednn::Dims w = g == 1 ? onednn::Dims{s.k, s.c, s.kh, s.kw} : onednn::Dims{g, s.k / g, s.c / g, s.kh, s.kw};
+    // oneDNN's dilation is the number of elements that are skipped.
+    const onednn::Window window{
+        {s.stride.h, s.stride.w}, {s.pad.h, s.pad.w}, {s.pad.h, s.pad.w}, {s.dilation.h - 1, s.dilation.w - 1}};
+    const Desc any_w = described(w, Tag::any), plain_w = described(w, g == 1 ? Tag::oihw : Tag::goihw);
     const Desc bias = s.bias ? described({s.k}, Tag::x) : Desc();
 
     const auto forward_from = [&](const Desc& from, const Desc& to) {

@@ -45,8 +45,8 @@ public:
     /// Empty if the shape, the machine or the request's dtypes are not suitable.
     static std::optional<HalfWinograd> of(const Shape& x, const Shape& weights, const ConvGeometry& geometry,
                                           const KernelRequest& request) {
-        const bool alike = geometry.pad_h == geometry.pad_w && geometry.stride_h == 1 && geometry.stride_w == 1 &&
-                           weights[2] == 3 && weights[3] == 3;
+        const bool alike = geometry.is_dense() && geometry.pad_h == geometry.pad_w && geometry.stride_h == 1 &&
+                           geometry.stride_w == 1 && weights[2] == 3 && weights[3] == 3;
         if (!alike || !of_bf16(request.in) || !of_bf16(request.out) || request.convolution == ConvAlgorithm::direct)
             return std::nullopt;
         const WinogradShape shape{x[0], x[1], x[2], x[3], weights[0], geometry.pad_h};

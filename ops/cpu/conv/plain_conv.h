@@ -9,7 +9,7 @@
 
 namespace lockstep::cpu {
 
-/// x (n, c, h, w), weights (k, c, kh, kw), y (n, k, oh, ow).
+/// x (n, c, h, w), weights (k, c / groups, kh, kw), y (n, k, oh, ow).
 struct PlainConv {
     PlainConv(const Shape& x, const Shape& weights, const Shape& y, const ConvGeometry& geometry);
 
@@ -28,6 +28,9 @@ private:
     };
     /// Output positions whose input position o * stride + tap - pad is in [0, size).
     static Range valid(std::int64_t out, std::int64_t size, std::int64_t stride, std::int64_t tap, std::int64_t pad);
+    /// Channels of x and of y in each group.
+    std::int64_t group_c() const { return c_ / geometry_.groups; }
+    std::int64_t group_k() const { return k_ / geometry_.groups; }
     /// Calls row(first element of a row of y, first element of the row of x that tap (i, j) reads, length) for every
     /// output row; elements of the row of x are stride_w apart.
     template <class Row>

@@ -185,11 +185,11 @@ static Vec transform_windows(const Stored* source, const Image& image, const Til
 /// Function applied to an output before it is written.
 enum class After { nothing, relu, relu_backward };
 
-/// The arithmetic of Relu; made: ReLU's outputs at the positions of v.
+/// The arithmetic of Relu; made + to: ReLU's outputs at the positions of v, read only if after == relu_backward.
 template <After after, class Stored>
-LOCKSTEP_INLINE Vec finished(Vec v, const Stored* made) {
+LOCKSTEP_INLINE Vec finished(Vec v, const Stored* made, Index to) {
     if constexpr (after == After::relu) return v < Vec{} ? Vec{} : v;
-    if constexpr (after == After::relu_backward) return load(made) <= Vec{} ? Vec{} : v;
+    if constexpr (after == After::relu_backward) return load(made + to) <= Vec{} ? Vec{} : v;
     return v;
 }
 
@@ -202,8 +202,7 @@ static void write_tiles(Stored* target, const Image& image, const Tiles& tiles, 
     for (Index tile = first; tile < last; ++tile, at.next(), source += V) {
         const Index y0 = 4 * at.y, x0 = 4 * at.x;
         const Index corner = image.at(at.image, block, y0, x0);
-        const auto finish = [&](Index to, Vec v)
-                                LOCKSTEP_INLINE_LAMBDA { return finished<after>(v + bias, made + to); };
+        const auto finish = [&](Index to, Vec v) LOCKSTEP_INLINE_LAMBDA { return finished<after>(v + bias, made, to); };
         const auto get = [&](int i, int j) LOCKSTEP_INLINE_LAMBDA { return load(source + (i * 6 + j) * plane); };
         if (y0 + 4 <= image.h && x0 + 4 <= image.w) {
             transform_2d<OutputTransform>(get, [&](int i, int j, Vec v) LOCKSTEP_INLINE_LAMBDA {
@@ -234,9 +233,11 @@ LOCKSTEP_INLINE void turn_filters(const Stored* filters, float* taps) {
 #pragma GCC unroll 16
     for (int lane = 0; lane < V; ++lane) row[lane] = load_unaligned(filters + smaller(lane * 9, 9 * V - V));
     if constexpr (V > 9) {  // the last filter ends before its vector does
-        VecIndex from = {};
-        for (int lane = 0; lane < V; ++lane) from[lane] = (lane + V - 9) % V;
-        row[V - 1] = __builtin_shuffle(row[V - 1], from);
+        const Vec end = row[V - 1];
+        [&]<int... lane>(std::integer_sequence<int, lane...>) LOCKSTEP_INLINE_LAMBDA {
+            row[V - 1] = __builtin_shufflevector(end, end, ((lane + V - 9) % V)...);
+        }
+        (std::make_integer_sequence<int, V>());
     }
     transpose(row);
 #pragma GCC unroll 9

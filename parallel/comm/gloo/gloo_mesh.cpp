@@ -2,41 +2,13 @@
 
 #include <fmt/format.h>
 #include <gloo/transport/tcp/device.h>
-#include <pthread.h>
 
 #include <algorithm>
-#include <ctime>
 
 #include "lockstep/parallel/comm/gloo/gloo_address.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {
-
-namespace {
-
-sigset_t only_sigpipe() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
-    return set;
-}
-
-}  // namespace
-
-WithoutSigpipe::WithoutSigpipe() {
-    const sigset_t sigpipe = only_sigpipe();
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &sigpipe, &before_);
-}
-
-WithoutSigpipe::~WithoutSigpipe() {
-    const sigset_t sigpipe = only_sigpipe();
-    const timespec at_once{};
-    if (!was_pending_) sigtimedwait(&sigpipe, nullptr, &at_once);  // one that has arrived since
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
 
 /// Gloo prefixes the file and line.
 std::string GlooMesh::one_line(const std::exception& error) {
@@ -109,7 +81,7 @@ private:
 };
 
 GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
-    const WithoutSigpipe guard;
+    const HeldSignal guard(SIGPIPE);
     const Deadline deadline = RunClock::now() + info.timeout;
     Setup setup(*info.store, deadline);
     try {

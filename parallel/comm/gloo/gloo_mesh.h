@@ -2,9 +2,9 @@
 #pragma once
 
 #include <gloo/rendezvous/context.h>
-#include <signal.h>
 
 #include <atomic>
+#include <csignal>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,21 +12,9 @@
 
 #include "lockstep/parallel/comm/gloo/gloo_buffer.h"
 #include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/runtime/internal/held_signal.h"
 
 namespace lockstep {
-
-/// Gloo writes to sockets without handling SIGPIPE, which would end the process after a peer has left.
-class WithoutSigpipe {
-public:
-    WithoutSigpipe();
-    ~WithoutSigpipe();
-    WithoutSigpipe(const WithoutSigpipe&) = delete;
-    WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
-
-private:
-    sigset_t before_{};
-    bool was_pending_ = false;
-};
 
 class GlooMesh {
 public:
@@ -40,7 +28,7 @@ public:
     template <class Call>
     decltype(auto) guarded(Call&& call) {
         require_alive();
-        const WithoutSigpipe guard;
+        const HeldSignal guard(SIGPIPE);  // Gloo writes to sockets without handling it
         try {
             return call();
         } catch (const std::exception& error) {

@@ -156,12 +156,18 @@ void HostMessages::end(const std::string& reason) noexcept {
     try {
         if (ended_) return;
         const std::string first = first_reason(reason);  // asks the store, so without the lock
+        {
+            const std::lock_guard lock(mutex_);
+            if (ended_) return;
+            reason_ = first;
+            ended_ = true;
+            ++aborting_;  // `close` waits for this thread
+        }
+        if (inside_) inside_->abort(first);
+        if (between_) between_->abort(first);
         const std::lock_guard lock(mutex_);
-        if (ended_) return;
-        reason_ = first;
-        ended_ = true;
-        if (inside_) inside_->abort(reason_);
-        if (between_) between_->abort(reason_);
+        --aborting_;
+        aborted_.notify_all();
     } catch (const std::exception&) {  // no memory for the text: the others see that this rank has left
     }
 }
@@ -180,9 +186,10 @@ std::string HostMessages::first_reason(const std::string& reason) noexcept {
 
 void HostMessages::close() {
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         if (!ended_) reason_ = "the group has been destroyed";
         ended_ = true;
+        aborted_.wait(lock, [this] { return aborting_ == 0; });
     }
     inside_.reset();
     between_.reset();

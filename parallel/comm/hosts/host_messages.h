@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -76,7 +77,9 @@ private:
     std::list<Receiving*> waiting_;
 
     std::unique_ptr<Store> store_;  ///< contains the first reason
-    mutable std::mutex mutex_;
+    mutable std::mutex mutex_;      ///< not held while a transport is aborted, which may wait for its threads
+    std::condition_variable aborted_;
+    int aborting_ = 0;    ///< number of threads that abort the transports
     std::string reason_;  ///< valid when ended_
     std::atomic<bool> ended_{false};
 };

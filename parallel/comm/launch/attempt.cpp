@@ -106,8 +106,11 @@ public:
     AttemptEnd run() {
         failures_seen_.resize(children_.size());
         for (;;) {
+            // Before the failures are read: a rank that failed in between would count as successful.
+            const bool ended =
+                std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); });
             reap_ranks();
-            if (std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); })) break;
+            if (ended) break;
             if (phase_ != Phase::running && RunClock::now() >= deadline_ && !escalate()) break;
             sleep(phase_ == Phase::running ? longest_sleep : milliseconds(poll_time(deadline_)));
             for (const int signal : signals_.take()) pass_on(signal);

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -139,7 +140,7 @@ public:
     ~MpiTransport() override {
         health_->end("the transport was destroyed");
         if (MpiWorld::given_up()) return;
-        const auto lock = world_.lock();
+        const auto lock = world_.lock();  // MPI_Comm_free waits for no rank: no operation is in flight
         int finalized = 0;
         MPI_Finalized(&finalized);
         for (MPI_Comm& one : communicators_)
@@ -213,7 +214,26 @@ private:
         return info.global_ranks.empty() ? rank : info.global_ranks[static_cast<std::size_t>(rank)];
     }
 
+    /// Creating a communicator blocks inside of MPI until all of its ranks take part. If two ranks created two groups
+    /// in two threads, in opposite orders, they would wait for each other or, as MPI cannot tell the calls of groups
+    /// with the same ranks apart, get a mixture of both. So a process has one turn, and a group collects those of its
+    /// ranks in the order of their numbers in MPI, which is the same for all groups.
     void make_communicators(const GroupInfo& info) {
+        const Deadline deadline = RunClock::now() + info.timeout;
+        std::vector<int> order(static_cast<std::size_t>(info.size));
+        std::iota(order.begin(), order.end(), 0);
+        std::sort(order.begin(), order.end(),
+                  [&](int a, int b) { return global_rank(info, a) < global_rank(info, b); });
+        const auto own = std::find(order.begin(), order.end(), info.rank);
+        if (own != order.begin()) entry_of(info, "turn", *std::prev(own), deadline);
+        const MpiWorld::Turn turn(world_, deadline);
+        info.store->set(fmt::format("turn/{}", info.rank), "1");
+        entry_of(info, "turn", order.back(), deadline);
+        create(info, deadline);
+    }
+
+    /// With the turns of all ranks: each is about to make the same calls, and none waits for another thread.
+    void create(const GroupInfo& info, Deadline deadline) {
         std::vector<int> ranks(static_cast<std::size_t>(info.size));
         for (int r = 0; r < info.size; ++r) ranks[static_cast<std::size_t>(r)] = global_rank(info, r);
         const auto lock = world_.lock();
@@ -231,7 +251,7 @@ private:
             MPI_Group_free(&group);
             MPI_Group_free(&all);
         };
-        if (!MpiThread::run(make, RunClock::now() + info.timeout)) {
+        if (!MpiThread::run(make, deadline)) {
             MpiWorld::give_up();
             throw TransportError(
                 fmt::format("the ranks did not create a communicator within {} ms", info.timeout.count()));

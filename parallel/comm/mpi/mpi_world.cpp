@@ -148,6 +148,22 @@ std::unique_lock<std::mutex> MpiWorld::lock() {
     return serial_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
 }
 
+MpiWorld::Turn::Turn(MpiWorld& world, Deadline deadline) : world_(world) {
+    std::unique_lock lock(world_.turns_);
+    while (!world_.returned_.wait_for(lock, look_interval, [&] { return !world_.taken_; }))
+        if (RunClock::now() >= deadline)
+            throw TransportError("another group of this process was still being created when the deadline passed");
+    world_.taken_ = true;
+}
+
+MpiWorld::Turn::~Turn() {
+    {
+        const std::scoped_lock lock(world_.turns_);
+        world_.taken_ = false;
+    }
+    world_.returned_.notify_all();
+}
+
 void MpiWorld::finalize() {
     int done = 0;
     MPI_Finalized(&done);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -33,8 +34,21 @@ public:
     int rank() const { return rank_; }
     int size() const { return size_; }
 
-    /// To be held during every call of MPI. Locks nothing if MPI locks by itself.
+    /// To be held during every call of MPI, one at a time, and not while a thread polls. Locks nothing if MPI locks by
+    /// itself.
     std::unique_lock<std::mutex> lock();
+    /// The right to make a call that waits for other ranks, which one thread of the process has at a time.
+    class Turn {
+    public:
+        /// Throws TransportError if the other threads have not returned theirs by `deadline`.
+        Turn(MpiWorld& world, Deadline deadline);
+        ~Turn();
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+
+    private:
+        MpiWorld& world_;
+    };
     /// No calls of MPI are made from now on: an unfinished operation would write to memory that has been freed. mpirun
     /// ends a job if one of its processes ends without MPI_Finalize.
     static void give_up() noexcept { given_up_ = skip_finalize_ = true; }
@@ -52,7 +66,10 @@ private:
     static void finalize();
     int rank_ = 0, size_ = 1;
     bool serial_ = false, cuda_aware_ = false, may_call_cuda_ = true;
-    std::mutex mutex_;
+    std::mutex mutex_;  ///< for `lock`
+    std::mutex turns_;  ///< guards `taken_`
+    std::condition_variable returned_;
+    bool taken_ = false;                                                      ///< a thread has the turn
     inline static std::chrono::milliseconds timeout_{};                       ///< for MPI_Init and MPI_Finalize
     inline static std::atomic<bool> given_up_{false}, skip_finalize_{false};  // read when the world may be destroyed
 };

@@ -4,16 +4,17 @@
 #include <nccl.h>
 
 #include <functional>
+#include <mutex>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "lockstep/parallel/comm/store/deadline.h"
 
 namespace lockstep::nccl {
 
-/// Used by one thread at a time, with the same GPU current as when it was created: even asking for failures changes a
-/// communicator. Throws TransportError.
+/// Operations are started by one thread at a time, with the same GPU current as when it was created. `failure` and
+/// `take` may be called by any thread at any time: a lock keeps the calls of NCCL apart, as even asking for failures
+/// changes a communicator. No lock is held while a call waits for other ranks. Throws TransportError.
 class Link {
 public:
     /// Reason to stop waiting; empty: continue.
@@ -25,12 +26,14 @@ public:
     Link(const Link&) = delete;
     Link& operator=(const Link&) = delete;
 
-    /// Makes the calls of `body` one group of operations, which starts as a whole.
+    /// Makes the calls of `body`, none of which may wait, one group of operations, which starts as a whole. Throws the
+    /// reason of `interrupt` if the communicator was taken.
     void group(Deadline deadline, const std::function<void(ncclComm_t)>& body);
-    /// Asynchronous error of the communicator; empty: none.
-    std::string failure() const;
-    /// Releases the communicator, for `give_up`. Afterwards only `abort` and `finish` may be called, and do nothing.
-    ncclComm_t take() noexcept { return std::exchange(communicator_, nullptr); }
+    /// Asynchronous error of the communicator; empty: none, or another thread is in a call of NCCL, which reports it.
+    std::string failure();
+    /// Releases the communicator, for `give_up`, after a reason to interrupt exists: a thread that waits in `group`
+    /// throws it. Afterwards only `abort` and `finish` may be called, and do nothing.
+    ncclComm_t take() noexcept;
     /// Aborts pending operations: kernels that wait for other ranks end. Waits until the streams have finished all work
     /// before an operation of the communicator, including host functions, so the caller must not hold locks that these
     /// need.
@@ -40,10 +43,12 @@ public:
     void finish(Deadline deadline) noexcept;
 
 private:
-    /// Waits while NCCL works on a call in the background.
+    /// Waits, without the lock, while NCCL works on a call in the background.
     void settle(ncclResult_t result, std::string_view what, Deadline deadline);
-    void require(ncclResult_t result, std::string_view what) const;
+    /// With the lock.
+    void require_communicator() const;
 
+    std::mutex calls_;  ///< held during each call of NCCL, and for `communicator_`
     ncclComm_t communicator_ = nullptr;
     Interrupt interrupt_;
 };

@@ -126,7 +126,11 @@ void NcclTransport::perform(std::string_view name, Deadline deadline, const Call
     try {
         require_alive();
         if (own.bytes > 0 && own.to != own.from) stream_.copy(own.to, device_, own.from, device_, own.bytes);
-        enqueue(name, deadline, calls);
+        stream_.run(name, {}, [&](const ExecContext& context) {
+            link_->group(deadline, [&](ncclComm_t communicator) {
+                calls(communicator, static_cast<cudaStream_t>(context.native));
+            });
+        });
         stream_.record(*done);
     } catch (const TransportError& error) {
         fail(error.what());
@@ -151,15 +155,6 @@ void NcclTransport::end_of(std::uint64_t number) {
     const std::scoped_lock lock(mutex_);
     for (Pending& one : pending_)
         if (one.number == number) one.has_end = true;
-}
-
-void NcclTransport::enqueue(std::string_view name, Deadline deadline, const Calls& calls) {
-    const std::scoped_lock lock(calls_);
-    require_alive();  // otherwise the communicator may have been aborted
-    stream_.run(name, {}, [&](const ExecContext& context) {
-        link_->group(deadline,
-                     [&](ncclComm_t communicator) { calls(communicator, static_cast<cudaStream_t>(context.native)); });
-    });
 }
 
 void NcclTransport::wait(const Event& done) {
@@ -203,9 +198,7 @@ std::string NcclTransport::look() {
     }
     if (!one) return {};
     if (std::string reason = host_->failure(); !reason.empty()) return reason;
-    // A thread in the middle of a call checks by itself.
-    if (const std::unique_lock calls(calls_, std::try_to_lock); calls)
-        if (std::string reason = link_->failure(); !reason.empty()) return reason;
+    if (std::string reason = link_->failure(); !reason.empty()) return reason;
     const std::scoped_lock lock(mutex_);
     if (RunClock::now() - first_since_ < timeout_) return {};
     return fmt::format("the deadline has passed: {} on {} did not finish within {} ms", one->name, device_.str(),
@@ -225,11 +218,7 @@ void NcclTransport::fail(const std::string& reason) noexcept {
 }
 
 void NcclTransport::give_up() noexcept {
-    ncclComm_t communicator = nullptr;
-    {
-        const std::scoped_lock lock(calls_);  // a thread in a call has seen the failure, and releases the lock
-        communicator = link_->take();
-    }
+    ncclComm_t communicator = link_->take();
     try {
         stream_.run("ncclCommAbort", {},
                     [&](const ExecContext&) { Link::give_up(std::exchange(communicator, nullptr)); });

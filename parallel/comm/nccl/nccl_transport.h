@@ -30,7 +30,7 @@ struct OwnPart {
 /// numbers; `failure` reports the failure before they do.
 ///
 /// Host functions of the stream call `failure` and may call `abort`, while another thread waits for the stream. The
-/// locks of these two are therefore never held during a call of CUDA or NCCL, and only the watchdog thread aborts.
+/// lock of these two is therefore never held during a call of CUDA or NCCL, and only the watchdog thread aborts.
 class NcclTransport final : public Transport {
 public:
     NcclTransport(const GroupInfo& info, Device device, Stream* stream, std::shared_ptr<Transport> host);
@@ -80,7 +80,6 @@ private:
     /// number.
     std::uint64_t begin(std::string_view name, const std::shared_ptr<Event>& done);
     void end_of(std::uint64_t number);
-    void enqueue(std::string_view name, Deadline deadline, const Calls& calls);
     void wait(const Event& done);
     void watch();
     /// Current error of the pending operations; empty: none.
@@ -100,9 +99,8 @@ private:
     Stream& stream_;
     const bool waits_;  ///< until every operation is done
     std::shared_ptr<Transport> host_;
-    std::mutex calls_;  ///< guards link_ during its calls; locked before mutex_, never by a host function
-    std::unique_ptr<Link> link_;
-    mutable std::mutex mutex_;  ///< guards all members below; held only briefly
+    std::unique_ptr<Link> link_;  ///< its functions are never called with mutex_, nor by a host function
+    mutable std::mutex mutex_;    ///< guards all members below; held only briefly
     std::condition_variable changed_;
     std::deque<Pending> pending_;  ///< in order
     std::uint64_t operations_ = 0;

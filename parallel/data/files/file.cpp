@@ -62,15 +62,29 @@ InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
     size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
+InputFile::InputFile(std::string name, std::span<const std::byte> bytes)
+    : name_(std::move(name)), memory_(bytes.data()), size_(bytes.size()) {}
+
 InputFile::~InputFile() {
     if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : name_(std::move(other.name_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+    : name_(std::move(other.name_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      memory_(other.memory_),
+      size_(other.size_) {}
 
 void InputFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {
     std::size_t done = 0;
+    if (descriptor_ < 0) {
+        done = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), size_ - std::min(offset, size_)));
+        std::copy_n(memory_ + std::min(offset, size_), done, to.begin());
+        if (done < to.size())
+            throw DataError(name_ + ": offset " + std::to_string(size_) + ": cannot read " +
+                            std::to_string(to.size() - done) + " more bytes: the data ends here; it is truncated");
+        return;
+    }
     while (done < to.size()) {
         const ssize_t got = ::pread(descriptor_, to.data() + done, std::min(to.size() - done, largest_transfer),
                                     static_cast<off_t>(offset + done));

@@ -45,10 +45,13 @@ inline std::string quote(std::string_view text) {
 /// Linux moves at most 2 GiB in one read or write.
 constexpr std::size_t largest_transfer = std::size_t{1} << 30;
 
-/// A regular file opened for reading. Throws DataError if it is missing or not a regular file.
+/// A regular file opened for reading, or its content in memory.
 class InputFile {
 public:
+    /// Throws DataError if the file is missing or not a regular file.
     explicit InputFile(const std::filesystem::path& path);
+    /// `bytes` must outlive this; `name` is for messages.
+    InputFile(std::string name, std::span<const std::byte> bytes);
     ~InputFile();
     InputFile(InputFile&& other) noexcept;
     InputFile& operator=(InputFile&&) = delete;
@@ -60,7 +63,8 @@ public:
 
 private:
     std::string name_;
-    int descriptor_ = -1;
+    int descriptor_ = -1;  // -1: in memory
+    const std::byte* memory_ = nullptr;
     std::uint64_t size_ = 0;
 };
 

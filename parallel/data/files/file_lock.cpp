@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <condition_variable>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -45,10 +46,26 @@ std::mutex& table_mutex() {
     return *mutex;
 }
 
+struct KnownLock {
+    std::weak_ptr<FileLock> lock;
+    pid_t opened_by = 0;  ///< process of which a thread opens the lock's file now; 0: none
+};
 /// The locks of this process.
-std::map<FileIdentity, std::weak_ptr<FileLock>>& table() {
-    static auto* locks = new std::map<FileIdentity, std::weak_ptr<FileLock>>;  // as above
+std::map<FileIdentity, KnownLock>& table() {
+    static auto* locks = new std::map<FileIdentity, KnownLock>;  // as above
     return *locks;
+}
+std::condition_variable& opening_ended() {
+    static auto* changed = new std::condition_variable;  // as above
+    return *changed;
+}
+
+/// With the lock: nothing opens the file any more. Drops entries without a use.
+void end_opening(const FileIdentity& key) {
+    table()[key].opened_by = 0;
+    std::erase_if(table(),
+                  [](const auto& known) { return known.second.lock.expired() && known.second.opened_by == 0; });
+    opening_ended().notify_all();
 }
 
 }  // namespace
@@ -59,13 +76,23 @@ std::shared_ptr<FileLock> FileLock::acquire(const std::filesystem::path& path) {
     // Locks the name and not the file, which every save replaces.
     const auto [device, directory, nothing] = identity_of(directory_of(target));
     const FileIdentity key{device, directory, target.filename()};
-    const std::lock_guard guard(table_mutex());
-    std::weak_ptr<FileLock>& entry = table()[key];
-    // A forked process has the table of its parent, but not its locks.
-    if (auto known = entry.lock(); known && known->process_ == ::getpid()) return known;
-    std::shared_ptr<FileLock> lock(new FileLock(path, target));
-    entry = lock;
-    std::erase_if(table(), [](const auto& known) { return known.second.expired(); });
+    std::unique_lock guard(table_mutex());
+    // A forked process has the table of its parent, but neither its locks nor its threads.
+    while (table()[key].opened_by == ::getpid()) opening_ended().wait(guard);
+    if (auto known = table()[key].lock.lock(); known && known->process_ == ::getpid()) return known;
+    table()[key].opened_by = ::getpid();
+    guard.unlock();  // the file system may be slow, and saves to others must not wait for it
+    std::shared_ptr<FileLock> lock;
+    try {
+        lock.reset(new FileLock(path, target));
+    } catch (...) {
+        guard.lock();
+        end_opening(key);
+        throw;
+    }
+    guard.lock();
+    table()[key].lock = lock;
+    end_opening(key);
     return lock;
 }
 
@@ -81,8 +108,16 @@ FileLock::FileLock(const std::filesystem::path& given, const std::filesystem::pa
 
 bool FileLock::try_to_lock(const std::string& given) {
     const int opened = ::open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
-    if (opened < 0)
-        throw InvalidArgument("cannot write " + given + ": " + reason() + "; expected a writable directory");
+    if (opened < 0) {
+        const bool denied = errno == EACCES;
+        const std::string why = reason();
+        struct stat found {};
+        if (denied && ::lstat(name_.c_str(), &found) == 0)
+            throw InvalidArgument("cannot write " + given + ": its lock file " + name_ + " belongs to user " +
+                                  std::to_string(found.st_uid) + " (" + why +
+                                  "); wait until that user has saved, or use another file");
+        throw InvalidArgument("cannot write " + given + ": " + why + "; expected a writable directory");
+    }
     if (::flock(opened, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         const std::string who = line_of(opened);
         ::close(opened);

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "lockstep/parallel/lockstep.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/samples/apps/model_parallel/halves.h"
+#include "lockstep/samples/apps/program/train.h"
 #include "lockstep/samples/apps/unet/loss.h"
 
 namespace forms {
@@ -21,7 +23,7 @@ using Step = std::function<double()>;
 
 /// Images whose bright pixels belong to class 1.
 halves::Part made_batch(const Settings& settings) {
-    ls::manual_seed(settings.seed + 1);
+    ls::manual_seed(settings.options.seed + 1);
     const std::int64_t n = settings.batch_size, side = settings.image_size;
     const ls::Tensor images = ls::Tensor::randn({n, settings.net.channels, side, side});
     const auto* pixel = images.data<const float>();
@@ -34,11 +36,43 @@ halves::Part made_batch(const Settings& settings) {
 }
 
 halves::UNet made_net(const Settings& settings) {
-    ls::manual_seed(settings.seed);
+    ls::manual_seed(settings.options.seed);
     return halves::UNet(settings.net, settings.cut);
 }
 
-constexpr ls::AdamWOptions adamw{.lr = 1e-3};
+/// Options of wrappers. Only processes have more than one reduction.
+ls::EngineOptions engine_options(const Settings& settings, bool processes) {
+    ls::EngineOptions engine = settings.options.engine_options();
+    if (!processes) engine.reduction = ls::EngineOptions().reduction;
+    return engine;
+}
+
+/// The same for the forms without a wrapper.
+ls::ComputeSettings compute_settings(const Settings& settings) {
+    const ls::EngineOptions engine = settings.options.engine_options();
+    return {.deterministic = engine.deterministic, .convolution = engine.convolution, .allow_tf32 = engine.allow_tf32};
+}
+
+/// The optimizer of a model, and what the flags say about its steps.
+struct Update {
+    template <class Model>
+    Update(Model& model, const Settings& settings)
+        : optimizer(model,
+                    {.lr = settings.options.lr.value_or(settings.options.default_lr),
+                     .weight_decay = settings.options.weight_decay.value_or(settings.options.default_weight_decay)}),
+          schedule(program::schedule_of(settings.options, optimizer, 1)),
+          scaler({.enabled = settings.options.autocast() == ls::DType::f16}) {
+        if (settings.options.clip > 0) clip.push_back({.max_norm = settings.options.clip});
+    }
+    void end_step() const {
+        if (schedule) schedule->step();
+    }
+
+    ls::AdamW optimizer;
+    std::unique_ptr<ls::LRSchedule> schedule;
+    ls::GradScaler scaler;
+    std::vector<ls::ClipGradNorm> clip;  ///< one or none
+};
 
 /// Time and memory of `make`, which creates a model, and of the steps that it returns.
 template <class Make>
@@ -51,8 +85,7 @@ Measured measured(const char* name, const std::vector<ls::Device>& devices, int 
     Measured result;
     result.name = name;
     const Step step = make();
-    constexpr int not_counted = 2;
-    for (int i = -not_counted; i < steps; ++i) {
+    for (int i = -warm_up_steps; i < steps; ++i) {
         const auto began = std::chrono::steady_clock::now();
         result.loss = step();
         ls::synchronize_all();
@@ -66,13 +99,18 @@ Measured measured(const char* name, const std::vector<ls::Device>& devices, int 
 /// Steps of a wrapper.
 template <class Wrapper>
 Step wrapped(std::shared_ptr<Wrapper> model, const Settings& settings) {
-    return [model, optimizer = std::make_shared<ls::AdamW>(*model, adamw), batch = made_batch(settings)] {
-        return model->step(*optimizer, batch.images, batch.masks, unet::SegmentationLoss()).item();
+    return [model, update = std::make_shared<Update>(*model, settings), batch = made_batch(settings)] {
+        const double loss = model
+                                ->step(update->optimizer, batch.images, batch.masks, unet::SegmentationLoss(),
+                                       {.clip = {update->clip.begin(), update->clip.end()}, .scaler = &update->scaler})
+                                .item();
+        update->end_step();
+        return loss;
     };
 }
 
 /// Steps of the two halves without a wrapper, on their devices.
-using Backward = ls::Tensor (*)(halves::UNet& net, const std::vector<halves::Part>& parts);
+using Backward = ls::Tensor (*)(halves::UNet& net, const std::vector<halves::Part>& parts, ls::GradScaler& scaler);
 Step in_halves(const Settings& settings, ls::Device encoder, ls::Device decoder, std::int64_t parts,
                Backward backward) {
     const auto net = std::make_shared<halves::UNet>(made_net(settings));
@@ -84,19 +122,29 @@ Step in_halves(const Settings& settings, ls::Device encoder, ls::Device decoder,
     for (std::int64_t i = 0; i < parts; ++i)
         cut.push_back({batch.images.slice(0, i * rows, (i + 1) * rows).to(encoder),
                        batch.masks.slice(0, i * rows, (i + 1) * rows).to(decoder)});
-    return [net, optimizer = std::make_shared<ls::AdamW>(*net, adamw), cut, backward] {
-        optimizer->zero_grad();
-        const ls::Tensor loss = backward(*net, cut);
-        optimizer->step();
-        return loss.item();
+    return [net, update = std::make_shared<Update>(*net, settings), cut, backward, compute = compute_settings(settings),
+            autocast = settings.options.autocast()] {
+        const ls::ComputeScope scope(compute);
+        const ls::Autocast precision(autocast);
+        update->optimizer.zero_grad();
+        const ls::Tensor loss = backward(*net, cut, update->scaler);
+        if (!update->clip.empty()) {
+            update->scaler.unscale_(update->optimizer);
+            ls::clip_grad_norm_(update->optimizer, update->clip[0]);
+        }
+        update->scaler.step(update->optimizer);
+        update->scaler.update();
+        const double value = loss.item();
+        update->end_step();
+        return value;
     };
 }
 
-ls::Tensor one_after_the_other(halves::UNet& net, const std::vector<halves::Part>& parts) {
-    return halves::backward_serial(net, parts, unet::SegmentationLoss());
+ls::Tensor one_after_the_other(halves::UNet& net, const std::vector<halves::Part>& parts, ls::GradScaler& scaler) {
+    return halves::backward_serial(net, parts, unet::SegmentationLoss(), &scaler);
 }
-ls::Tensor both_at_once(halves::UNet& net, const std::vector<halves::Part>& parts) {
-    return halves::backward_pipelined(net, parts, unet::SegmentationLoss());
+ls::Tensor both_at_once(halves::UNet& net, const std::vector<halves::Part>& parts, ls::GradScaler& scaler) {
+    return halves::backward_pipelined(net, parts, unet::SegmentationLoss(), &scaler);
 }
 
 }  // namespace
@@ -117,14 +165,16 @@ Measured plain(const Settings& settings) {
 Measured none(const Settings& settings) {
     const ls::Device device = settings.devices[0];
     return measured("none", {device}, settings.steps, [&] {
-        return wrapped(std::make_shared<ls::DataParallel<halves::UNet>>(made_net(settings), ls::Devices({device})),
+        return wrapped(std::make_shared<ls::DataParallel<halves::UNet>>(made_net(settings), ls::Devices({device}),
+                                                                        engine_options(settings, false)),
                        settings);
     });
 }
 
 Measured data_parallel(const Settings& settings) {
     return measured("dp", {settings.devices[0], settings.devices[1]}, settings.steps, [&] {
-        return wrapped(std::make_shared<ls::DataParallel<halves::UNet>>(made_net(settings), settings.devices),
+        return wrapped(std::make_shared<ls::DataParallel<halves::UNet>>(made_net(settings), settings.devices,
+                                                                        engine_options(settings, false)),
                        settings);
     });
 }
@@ -132,7 +182,8 @@ Measured data_parallel(const Settings& settings) {
 Measured distributed(const Settings& settings, ls::ProcessGroup& group) {
     const ls::Device device = settings.devices[0];
     Measured result = measured("ddp", {device}, settings.steps, [&] {
-        return wrapped(std::make_shared<ls::DistributedDataParallel<halves::UNet>>(made_net(settings), group, device),
+        return wrapped(std::make_shared<ls::DistributedDataParallel<halves::UNet>>(made_net(settings), group, device,
+                                                                                   engine_options(settings, true)),
                        settings);
     });
     const ls::Tensor own = ls::Tensor::from(std::vector{static_cast<std::int64_t>(result.peak_bytes[0])}, {1});

@@ -9,18 +9,21 @@
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/samples/apps/model_parallel/halves.h"
+#include "lockstep/samples/apps/program/options.h"
 #include "lockstep/samples/apps/unet/net.h"
 
 namespace forms {
 
 struct Settings {
-    lockstep::Devices devices;  ///< two; in a rank, only its own
+    /// Flags that all training programs share. An epoch of the schedule is a step.
+    program::Options options;
+    lockstep::Devices devices;  ///< two; in a rank, only its own. Those of `options`
     unet::Options net;
     halves::Cut cut = halves::Cut::arithmetic;
     std::int64_t batch_size = 0, image_size = 0, microbatches = 0;
-    int steps = 0;  ///< measured steps, after two for warm-up
-    std::uint64_t seed = 0;
+    int steps = 0;  ///< measured steps, after those for warm-up
 };
+constexpr int warm_up_steps = 2;
 
 struct Measured {
     std::string name;

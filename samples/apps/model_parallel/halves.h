@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/grad_scaler.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/module.h"
 #include "lockstep/runtime/transfer.h"
@@ -131,14 +132,20 @@ struct Part {
     ls::Tensor images, masks;
 };
 
+/// Backward of a part of the loss; with a scaler, of a multiple of it.
+inline void run_backward(const ls::Tensor& loss, ls::GradScaler* scaler) {
+    (scaler ? scaler->scale(loss) : loss).backward();
+}
+
 /// Adds the gradients of the mean over the parts of their losses, one part after the other. Returns that mean.
 template <class LossFunction>
-ls::Tensor backward_serial(UNet& net, const std::vector<Part>& parts, const LossFunction& loss) {
+ls::Tensor backward_serial(UNet& net, const std::vector<Part>& parts, const LossFunction& loss,
+                           ls::GradScaler* scaler = nullptr) {
     const double share = 1.0 / static_cast<double>(parts.size());
     ls::Tensor sum;
     for (const Part& part : parts) {
         const ls::Tensor own = ls::Tensor(loss(net.forward(part.images), part.masks)) * share;
-        own.backward();
+        run_backward(own, scaler);
         sum = sum.defined() ? sum + own.detach() : own.detach();
     }
     return sum;
@@ -148,7 +155,8 @@ ls::Tensor backward_serial(UNet& net, const std::vector<Part>& parts, const Loss
 /// only enqueues; a device waits only for its inputs. At any time the encoder stores two parts for backward, and the
 /// decoder one.
 template <class LossFunction>
-ls::Tensor backward_pipelined(UNet& net, const std::vector<Part>& parts, const LossFunction& loss) {
+ls::Tensor backward_pipelined(UNet& net, const std::vector<Part>& parts, const LossFunction& loss,
+                              ls::GradScaler* scaler = nullptr) {
     const double share = 1.0 / static_cast<double>(parts.size());
     const auto sent = [&](const Part& part) {
         std::vector<ls::Transfer> transfers;
@@ -166,7 +174,7 @@ ls::Tensor backward_pipelined(UNet& net, const std::vector<Part>& parts, const L
         now.clear();
         const ls::Tensor own = ls::Tensor(loss(net.decoder(features), parts[i].masks)) * share;
         features = {};
-        own.backward();
+        run_backward(own, scaler);
         sum = sum.defined() ? sum + own.detach() : own.detach();
     }
     return sum;

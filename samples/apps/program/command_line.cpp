@@ -97,6 +97,22 @@ std::string about_file(const std::string& file, std::string text) {
     return file + ": " + text;
 }
 
+/// Throws ConfigError for a string that CLI11 would cut without a word: it reads # as the beginning of a comment.
+void require_whole_strings(const std::string& line, int number) {
+    char quote = 0;
+    for (const char c : line) {
+        if (c == '#' && quote == 0) return;  // a comment
+        if (c == '#')
+            throw CLI::ConfigError(fmt::format("line {} has a # in a string; expected # only in comments", number));
+        if (quote == 0 && (c == '"' || c == '\''))
+            quote = c;
+        else if (c == quote)
+            quote = 0;
+    }
+    if (quote != 0)
+        throw CLI::ConfigError(fmt::format("line {} has a string without an end; expected {}", number, quote));
+}
+
 /// Flags as on the command line. CLI11 accepts any number for a boolean flag.
 class FlagsFile : public CLI::ConfigTOML {
 public:
@@ -107,6 +123,7 @@ public:
         for (std::string line; std::getline(input, line); text << line << '\n') {
             ++number;
             if (!is_utf8(line)) throw CLI::ConfigError(fmt::format("line {} is not UTF-8; expected UTF-8", number));
+            require_whole_strings(line, number);
         }
         std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(text);
         for (CLI::ConfigItem& item : found) std::replace(item.name.begin(), item.name.end(), '_', '-');

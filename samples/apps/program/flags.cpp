@@ -1,8 +1,10 @@
 #include "lockstep/samples/apps/program/flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <csignal>
@@ -79,11 +81,7 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         ->type_name("ROWS")
         ->check(silent(CLI::Range(std::int64_t{1}, max_rows)))
         ->excludes(whole);
-    app.add_flag("--benchmark", options.benchmark,
-                 "use the fastest convolution algorithms; a resumed run uses the same");
-    app.add_flag("--allow-tf32", options.allow_tf32,
-                 "allow TF32 for f32 convolutions and matrix products on GPUs: faster, less accurate");
-    app.add_flag("--deterministic", options.deterministic, "make runs bit-identical without fixing the shards");
+    add_flags_of_algorithms(app, options);
     app.option_defaults()->group("Data");
     if (!program.data.empty())
         app.add_option("--data", options.data, program.data)->type_name("DIR")->capture_default_str();
@@ -93,73 +91,7 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         ->capture_default_str();
 }
 
-void add_flags_of_output(CLI::App& app, Options& options) {
-    app.option_defaults()->group("Output");
-    app.add_option("--json", options.json, "file for the final results")->type_name("FILE");
-    app.add_flag("--quiet", options.quiet, "warnings and errors only");
-}
-
-/// Flags of steps and rates. A program may replace one of these with its own flag.
-void add_flags_of_rates(CLI::App& app, Options& options) {
-    const auto is_free = [&](const char* flag) { return app.get_option_no_throw(flag) == nullptr; };
-    if (is_free("--weight-decay"))
-        app.add_option("--weight-decay", options.weight_decay, "weight decay; a resumed run keeps its own unless given")
-            ->type_name("RATE")
-            ->check(is_rate())
-            ->default_str(text_of(options.default_weight_decay));
-    if (is_free("--clip"))
-        app.add_option("--clip", options.clip, "maximum norm of the gradients; 0 disables clipping")
-            ->type_name("NORM")
-            ->check(is_rate())
-            ->capture_default_str();
-    app.add_option("--early-stop", options.early_stop, "evaluations without a better score before the run ends")
-        ->type_name("N")
-        ->check(silent(CLI::Range(1, 1 << 30)));
-    app.option_defaults()->group(
-        "Learning rate (schedules: constant, step, multistep, exponential, linear, cosine, cosine-restarts, one-cycle, "
-        "plateau)");
-    app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate; a resumed run keeps its own unless given")
-        ->type_name("RATE")
-        ->check(is_rate())
-        ->default_str(text_of(options.default_lr));
-    if (is_free("--schedule")) {
-        const std::vector<std::string> names{"constant",        "step",      "multistep",
-                                             "exponential",     "linear",    "cosine",
-                                             "cosine-restarts", "one-cycle", "plateau"};
-        app.add_option("--schedule", options.schedule.name,
-                       "schedule by epochs (one-cycle: by steps; plateau: by evaluations)")
-            ->type_name("NAME")
-            ->check(silent(CLI::IsMember(names)))
-            ->capture_default_str();
-        const auto is_count = silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
-        app.add_option("--lr-period", options.schedule.period,
-                       "epochs per reduction (step), rise (linear) or cycle (cosine-restarts)")
-            ->type_name("N")
-            ->check(is_count)
-            ->capture_default_str();
-        app.add_option("--lr-milestones", options.schedule.milestones, "epochs of the reductions (multistep)")
-            ->type_name("LIST")
-            ->delimiter(',')
-            ->check(is_count);
-        app.add_option("--lr-gamma", options.schedule.gamma, "factor per reduction or, if exponential, per epoch")
-            ->type_name("FACTOR")
-            ->check(is_between(0, 1, false))
-            ->capture_default_str();
-        app.add_option("--lr-min", options.schedule.lowest, "minimum rate (cosine, cosine-restarts, plateau)")
-            ->type_name("RATE")
-            ->check(is_rate())
-            ->capture_default_str();
-        app.add_option("--lr-patience", options.schedule.patience,
-                       "evaluations without a better score before a reduction (plateau)")
-            ->type_name("N")
-            ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
-            ->capture_default_str();
-    }
-    app.add_option("--rates", options.rates, "adaptive rate, not with a schedule; yellowfin also sets momentum")
-        ->type_name("none|adascale|yellowfin")
-        ->check(silent(CLI::IsMember({"none", "adascale", "yellowfin"})))
-        ->capture_default_str();
-}
+bool is_free(const CLI::App& app, const char* flag) { return app.get_option_no_throw(flag) == nullptr; }
 
 void add_flags_of_checkpoints(CLI::App& app, Options& options, const Program& program) {
     app.option_defaults()->group("Checkpoints");
@@ -217,10 +149,7 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)))
         ->capture_default_str();
-    app.add_option("--amp", options.amp, "mixed precision; without a value fp16 on GPUs, bf16 on CPUs")
-        ->type_name("[off|fp16|bf16]")
-        ->check(silent(CLI::IsMember({"off", "fp16", "bf16", "true", "false"})))
-        ->capture_default_str();
+    add_flag_of_amp(app, options);
     app.option_defaults()->group("Training");
     app.add_option("--epochs,-e", options.epochs, "number of epochs, including those before a resume")
         ->type_name("N")
@@ -233,11 +162,19 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->type_name("N")
         ->transform(is_natural())
         ->capture_default_str();
-    app.add_option("--momentum", options.momentum, "momentum (SGD, RMSprop); a resumed run keeps its own unless given")
+    app.add_option("--momentum", options.momentum, "momentum (SGD, RMSprop)")
         ->type_name("RATE")
         ->check(is_rate())
         ->default_str(text_of(options.default_momentum));
-    add_flags_of_rates(app, options);
+    add_flags_of_update(app, options);
+    app.add_option("--early-stop", options.early_stop, "evaluations without a better score before the run ends")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 1 << 30)));
+    add_flags_of_schedule(app, options, true);
+    app.add_option("--rates", options.rates, "adaptive rate, not with a schedule; yellowfin also sets momentum")
+        ->type_name("none|adascale|yellowfin")
+        ->check(silent(CLI::IsMember({"none", "adascale", "yellowfin"})))
+        ->capture_default_str();
     add_flags_of_checkpoints(app, options, program);
     add_flags_of_output(app, options);
     app.add_option("--log-dir", options.log_dir,
@@ -247,13 +184,124 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));
     app.footer(
-        "The first signal of --stop-signals stops all processes after a step. The run is saved if --save is given, and "
-        "the\nprogram dies of that signal (status 128 + signal: 130, 143). A second SIGINT or SIGTERM ends it at "
-        "once.\nExit status: 0 for success, 1 for a failed run or lost output, 2 for a usage error. Underscores and "
-        "hyphens in flags are\ninterchangeable.");
+        "A resumed run keeps its learning rate, momentum and weight decay unless they are given, and the algorithms\n"
+        "of --benchmark. The first signal of --stop-signals stops all processes after a step. The run is saved if\n"
+        "--save is given, and the program dies of that signal (status 128 + signal: 130, 143).\n"
+        "A second SIGINT or SIGTERM ends it at once.\n"
+        "Exit status: 0 for success, 1 for a failed run or lost output, 2 for a usage error. Underscores and\n"
+        "hyphens in flags are interchangeable.");
+}
+
+/// --amp needs no value, but is an option with one value for CLI11, as in a file of --config.
+void give_amp_a_value(std::vector<std::string>& words) {
+    for (std::size_t i = 1; i < words.size(); ++i)
+        if (words[i] == "--amp" && (i + 1 == words.size() || words[i + 1].starts_with("-"))) words[i] += "=true";
 }
 
 }  // namespace
+
+void add_flags_of_algorithms(CLI::App& app, Options& options) {
+    app.add_flag("--benchmark", options.benchmark, "use the fastest convolution algorithms");
+    app.add_flag("--allow-tf32", options.allow_tf32,
+                 "allow TF32 for f32 convolutions and matrix products on GPUs: faster, less accurate");
+    app.add_flag("--deterministic", options.deterministic, "make runs bit-identical without fixing the shards");
+}
+
+void add_flag_of_amp(CLI::App& app, Options& options) {
+    app.add_option("--amp", options.amp, "mixed precision; without a value fp16 on GPUs, bf16 on CPUs")
+        ->type_name("[off|fp16|bf16]")
+        ->check(silent(CLI::IsMember({"off", "fp16", "bf16", "true", "false"})))
+        ->capture_default_str();
+}
+
+void add_flags_of_update(CLI::App& app, Options& options) {
+    if (is_free(app, "--weight-decay"))
+        app.add_option("--weight-decay", options.weight_decay, "weight decay")
+            ->type_name("RATE")
+            ->check(is_rate())
+            ->default_str(text_of(options.default_weight_decay));
+    if (is_free(app, "--clip"))
+        app.add_option("--clip", options.clip, "maximum norm of the gradients; 0 disables clipping")
+            ->type_name("NORM")
+            ->check(is_rate())
+            ->capture_default_str();
+}
+
+void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
+    std::vector<std::string> names{"constant", "step",   "multistep",       "exponential",
+                                   "linear",   "cosine", "cosine-restarts", "one-cycle"};
+    if (evaluates) names.emplace_back("plateau");
+    app.option_defaults()->group(fmt::format("Learning rate (schedules: {})", fmt::join(names, ", ")));
+    app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate")
+        ->type_name("RATE")
+        ->check(is_rate())
+        ->default_str(text_of(options.default_lr));
+    if (!is_free(app, "--schedule")) return;
+    app.add_option("--schedule", options.schedule.name,
+                   evaluates ? "schedule by epochs (one-cycle: by steps; plateau: by evaluations)"
+                             : "schedule by epochs (one-cycle: by steps)")
+        ->type_name("NAME")
+        ->check(silent(CLI::IsMember(names)))
+        ->capture_default_str();
+    const auto is_count = silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
+    app.add_option("--lr-period", options.schedule.period,
+                   "epochs per reduction (step), rise (linear) or cycle (cosine-restarts)")
+        ->type_name("N")
+        ->check(is_count)
+        ->capture_default_str();
+    app.add_option("--lr-milestones", options.schedule.milestones, "epochs of the reductions (multistep)")
+        ->type_name("LIST")
+        ->delimiter(',')
+        ->check(is_count);
+    app.add_option("--lr-gamma", options.schedule.gamma, "factor per reduction or, if exponential, per epoch")
+        ->type_name("FACTOR")
+        ->check(is_between(0, 1, false))
+        ->capture_default_str();
+    app.add_option(
+           "--lr-min", options.schedule.lowest,
+           evaluates ? "minimum rate (cosine, cosine-restarts, plateau)" : "minimum rate (cosine, cosine-restarts)")
+        ->type_name("RATE")
+        ->check(is_rate())
+        ->capture_default_str();
+    if (evaluates)
+        app.add_option("--lr-patience", options.schedule.patience,
+                       "evaluations without a better score before a reduction (plateau)")
+            ->type_name("N")
+            ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
+            ->capture_default_str();
+}
+
+void add_flags_of_output(CLI::App& app, Options& options) {
+    app.option_defaults()->group("Output");
+    app.add_option("--json", options.json, "file for the final results")->type_name("FILE");
+    app.add_flag("--quiet", options.quiet, "warnings and errors only");
+}
+
+void add_flag_of_reduction(CLI::App& app, Options& options) {
+    app.add_option("--reduction", options.reduction, "reproducible sum (tree), or the backend's own all-reduce (fast)")
+        ->type_name("tree|fast")
+        ->check(silent(CLI::IsMember({"tree", "fast"})))
+        ->capture_default_str();
+}
+
+void require_complete(const ScheduleFlags& schedule) {
+    if (schedule.name == "multistep" && schedule.milestones.empty())
+        throw UsageError("--schedule multistep requires --lr-milestones");
+}
+
+std::vector<std::string> words_of(int argc, const char* const* argv) {
+    std::vector<std::string> words(argv, argv + argc);
+    for (std::string& word : words)
+        if (word.starts_with("--")) std::replace(word.begin(), std::find(word.begin(), word.end(), '='), '_', '-');
+    give_amp_a_value(words);
+    return words;
+}
+
+int run(CLI::App& app, std::vector<std::string> words, const std::function<void()>& body) {
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    return run(app, static_cast<int>(pointers.size()), pointers.data(), body);
+}
 
 std::filesystem::path name_in_work_dir(const Program& program) {
     if (program.checkpoint.empty()) return program.name + ".safetensors";
@@ -266,12 +314,7 @@ void add_flags(CLI::App& app, Options& options, const Program& program) {
     add_flags_of_devices(app, options, program);
     program.trains ? add_flags_of_training(app, options, program) : add_flags_of_output(app, options);
     add_flags_of_ranks(app, options, "Processes (--parallel ddp)");
-    if (program.trains)
-        app.add_option("--reduction", options.reduction,
-                       "reproducible sum (tree), or the backend's own all-reduce (fast)")
-            ->type_name("tree|fast")
-            ->check(silent(CLI::IsMember({"tree", "fast"})))
-            ->capture_default_str();
+    if (program.trains) add_flag_of_reduction(app, options);
 }
 
 }  // namespace program

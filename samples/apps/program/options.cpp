@@ -26,20 +26,6 @@ namespace program {
 
 namespace {
 
-/// The command line with --batch_size changed to --batch-size, because existing scripts use both.
-std::vector<std::string> with_hyphens(int argc, const char* const* argv) {
-    std::vector<std::string> words(argv, argv + argc);
-    for (std::string& word : words)
-        if (word.starts_with("--")) std::replace(word.begin(), std::find(word.begin(), word.end(), '='), '_', '-');
-    return words;
-}
-
-/// --amp needs no value, but is an option with one value for CLI11, as in a file of --config.
-void give_amp_a_value(std::vector<std::string>& words) {
-    for (std::size_t i = 1; i < words.size(); ++i)
-        if (words[i] == "--amp" && (i + 1 == words.size() || words[i + 1].starts_with("-"))) words[i] += "=true";
-}
-
 void join(Options& options) {
     options.group = join_ranks(options, options.devices);
     if (options.is_rank0()) return;
@@ -162,22 +148,31 @@ void check(const Options& options, const std::string& program) {
         options.save.string().find("{step}") == std::string::npos)
         throw UsageError("--keep requires {epoch} or {step} in the name of --save");
     if (!options.best.empty() && options.save.empty()) throw UsageError("--best requires --save or --work-dir");
-    if (options.schedule.name == "multistep" && options.schedule.milestones.empty())
-        throw UsageError("--schedule multistep requires --lr-milestones");
+    require_complete(options.schedule);
     if (options.rates != "none" && options.schedule.name != "constant")
         throw UsageError("--rates " + options.rates + " and --schedule " + options.schedule.name +
                          " both set the learning rate; expected one of them");
     require_distinct_paths(options, program);
 }
 
-/// config.toml has the values of all flags and must be UTF-8; file names may contain other bytes.
-void require_utf8(const CLI::App& app, const Options& options) {
+/// config.toml has the values of all flags and must be UTF-8; file names may contain other bytes. A TOML string in
+/// double quotes has escapes, and CLI11 neither writes nor reads them. Nor does it read # in a string.
+void require_storable(const CLI::App& app, const Options& options) {
     if (options.work_dir.empty()) return;
+    const auto is_special = [](unsigned char c) {
+        return (c < 0x20 && c != '\t') || c == 0x7f || c == '\\' || c == '#';
+    };
     for (const CLI::Option* option : app.get_options())
-        for (const std::string& value : option->results())
+        for (const std::string& value : option->results()) {
             if (!is_utf8(value))
                 throw UsageError(option->get_name() +
                                  ": value is not UTF-8; --work-dir stores flags in config.toml, expected UTF-8");
+            const bool both_quotes = value.find('"') != std::string::npos && value.find('\'') != std::string::npos;
+            if (both_quotes || std::any_of(value.begin(), value.end(), is_special))
+                throw UsageError(option->get_name() +
+                                 ": value cannot be stored in the config.toml of --work-dir; expected no control "
+                                 "characters, backslashes or #, and at most one kind of quotes");
+        }
 }
 
 /// The devices in the list, whether or not this process sees them; empty for "all".
@@ -297,12 +292,9 @@ int run(const Program& program, Options& options, int argc, char** argv,
         const std::function<std::optional<Stop>()>& body) {
     CLI::App app(program.purpose, program.name + (program.command.empty() ? "" : " " + program.command));
     add_flags(app, options, program);
-    std::vector<std::string> words = with_hyphens(argc, argv);
-    give_amp_a_value(words);
+    std::vector<std::string> words = words_of(argc, argv);
     if (!program.command.empty()) words.erase(words.begin() + 1);
-    std::vector<char*> flags;
-    for (std::string& word : words) flags.push_back(word.data());
-    return run(app, static_cast<int>(flags.size()), flags.data(), [&] {
+    return run(app, std::move(words), [&] {
         const CLI::Option& config = *app.get_config_ptr();
         if (config.count() > 0) options.config = config.as<std::string>();  // CLI11 2.4.1 reads a missing value
         use_work_dir(options, program);
@@ -312,7 +304,7 @@ int run(const Program& program, Options& options, int argc, char** argv,
             options.schedule.name = "constant";
         require_launcher(options);
         check(options, program.name);
-        require_utf8(app, options);
+        require_storable(app, options);
         options.distributed() ? require_device_per_rank(options) : warn_separate_training();
         if (options.distributed() && has_no_launcher(options)) {
             const lockstep::Devices devices = options.chosen_devices();

@@ -67,19 +67,27 @@ void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
 
 }  // namespace
 
-void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& group) {
-    const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
+void add_flags_of_backend(CLI::App& app, RankFlags& flags, const std::string& group) {
     std::vector<std::string> backends;
     for (const auto& backend : lockstep::process_group_backends()) backends.push_back(backend.name);
     app.option_defaults()->group(group);
-    app.add_option("--launcher", flags.launcher, "expected launcher; default: detect")
-        ->type_name("none|pytorch|mpi|slurm")
-        ->check(CLI::IsMember({"none", "pytorch", "mpi", "slurm"}).description(""))
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.add_option("--backend", flags.backend,
                    "backend of the process group; default nccl if each rank has its own GPU, else shm")
         ->type_name("shm|gloo|nccl|mpi")
         ->check(CLI::IsMember(backends).description(""));
+    app.add_option("--timeout", flags.timeout_seconds, "seconds after which an unresponsive process is an error")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31).description(""))
+        ->default_str(std::to_string(usual_timeout.count()));
+}
+
+void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& group) {
+    const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
+    add_flags_of_backend(app, flags, group);
+    app.add_option("--launcher", flags.launcher, "expected launcher; default: detect")
+        ->type_name("none|pytorch|mpi|slurm")
+        ->check(CLI::IsMember({"none", "pytorch", "mpi", "slurm"}).description(""))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.add_option("--init-method", flags.init_method, "rendezvous: env://, tcp://HOST:PORT or file:///PATH")
         ->type_name("URL")
         ->check(is_init_method())
@@ -92,10 +100,6 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& grou
                       ->check(range(1, 1 << 20));
     rank->needs(world);
     world->needs(rank);
-    app.add_option("--timeout", flags.timeout_seconds, "seconds after which an unresponsive process is an error")
-        ->type_name("SECONDS")
-        ->check(range(std::int64_t{1}, std::int64_t{1} << 31))
-        ->default_str(std::to_string(usual_timeout.count()));
 }
 
 void require_launcher(const RankFlags& flags) {

@@ -23,7 +23,9 @@ struct RankFlags {
     std::optional<std::int64_t> timeout_seconds;  ///< 300 unless given
 };
 
-/// --launcher, --backend, --init-method, --rank, --world-size and --timeout, in the group `group` of --help.
+/// --backend and --timeout, in the group `group` of --help: enough for a program that always starts its ranks itself.
+void add_flags_of_backend(CLI::App& app, RankFlags& flags, const std::string& group = "Processes");
+/// These, and --launcher, --init-method, --rank and --world-size.
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& group = "Processes");
 
 /// Throws UsageError if --launcher names another launcher than the one that started this process.

@@ -47,6 +47,17 @@ std::string ScoreName::str(double value) const {
     return is_share ? fmt::format("{} {:.2f} %", name, 100 * value) : fmt::format("{} {:.4f}", name, value);
 }
 
+std::string json_text(const ordered_json& value, int indent) {
+    return value.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+void write_json(const std::filesystem::path& path, const ordered_json& value) {
+    const std::string text = json_text(value, 1) + "\n";
+    lockstep::AtomicFile file(path);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+}
+
 void report(const Options& options, const Figures& figures, const lockstep::Devices& devices) {
     ordered_json peaks = ordered_json::array();
     for (const lockstep::Device device : devices) peaks.push_back(lockstep::memory_stats(device).peak);
@@ -64,10 +75,7 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
     text["world_size"] = options.world();
     if (options.group) text["backend"] = std::string(options.group->backend());
     for (const auto& [name, version] : lockstep::library_versions()) text["versions"][name] = version;
-    const std::string bytes = text.dump(1) + "\n";
-    lockstep::AtomicFile file(options.json);
-    file.write(std::as_bytes(std::span(bytes)));
-    file.commit();
+    write_json(options.json, text);
 }
 
 std::string describe(const Options& options, const lockstep::Devices& devices) {
@@ -111,10 +119,9 @@ RunLog::RunLog(const Options& options, const std::string& program, const lockste
     }
     for (const auto& [name, version] : lockstep::library_versions()) head["versions"][name] = version;
     log_ = lockstep::EventLog(options.log_dir, how);
-    const auto replace = ordered_json::error_handler_t::replace;  // file names may not be UTF-8
-    log_.json_line(head.dump(-1, ' ', false, replace));
+    log_.json_line(json_text(head, -1));
     log_.text("configuration", "```toml\n" + options.configuration + "```", static_cast<std::int64_t>(steps));
-    log_.text("run", "```\n" + head.dump(1, ' ', false, replace) + "\n```", static_cast<std::int64_t>(steps));
+    log_.text("run", "```\n" + json_text(head, 1) + "\n```", static_cast<std::int64_t>(steps));
 }
 
 }  // namespace program

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,12 @@ struct Figures {
     double seconds = 0;             ///< run time of the whole program
     std::map<std::string, std::string> algorithms = {};  ///< Engine::algorithms
 };
+
+/// The text of a JSON value, with U+FFFD for bytes that are not UTF-8, such as those of a file's name. `indent`: -1 for
+/// one line.
+std::string json_text(const nlohmann::ordered_json& value, int indent);
+/// Writes it to a file, atomically.
+void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value);
 
 /// Writes the figures with devices, peak memory (of all processes) and versions to --json, atomically. Called by every
 /// process.

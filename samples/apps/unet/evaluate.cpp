@@ -10,12 +10,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/program/command_line.h"
@@ -162,10 +160,7 @@ void report(const program::Options& options, const ls::SegmentationFolder& image
         text["classes"].push_back(entry);
     }
     text["images"] = found.dice;
-    const std::string bytes = text.dump(1) + "\n";
-    ls::AtomicFile file(options.json);
-    file.write(std::as_bytes(std::span(bytes)));
-    file.commit();
+    program::write_json(options.json, text);
 }
 
 void print(const ls::SegmentationFolder& images, const Evaluated& found) {

@@ -11,6 +11,7 @@
 
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 namespace lockstep::test {
 
@@ -138,7 +139,7 @@ private:
     Bytes bytes_;
 };
 
-inline Deadline soon() { return RunClock::now() + std::chrono::seconds(60); }
+inline Deadline soon() { return RunClock::now() + test::hang; }
 
 /// Errors found; at most a dozen lines.
 class Failures {

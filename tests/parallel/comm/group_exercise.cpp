@@ -6,6 +6,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/exercise_data.h"
 
 namespace lockstep::test {
@@ -65,7 +66,7 @@ public:
             uneven();
             asynchronous();
             asynchronous_of_each_kind();
-            group_.monitored_barrier(std::chrono::seconds(60));
+            group_.monitored_barrier(test::no_limit);
             group_.barrier();
         } catch (const Error& error) {
             failures_.require(false, std::string("threw: ") + error.what());

@@ -11,6 +11,7 @@
 
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 namespace lockstep::test {
 
@@ -23,7 +24,7 @@ public:
     static std::string frame(Command command, const std::vector<std::string_view>& fields) {
         return store_protocol::encode(static_cast<std::uint8_t>(command), fields);
     }
-    static Deadline soon() { return RunClock::now() + std::chrono::seconds(10); }
+    static Deadline soon() { return RunClock::now() + hang; }
 
     const Descriptor& socket() const { return socket_; }
     /// Empty if it was sent; otherwise the error.

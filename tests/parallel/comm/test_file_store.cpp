@@ -17,6 +17,7 @@
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
 using lockstep::test::contains;
@@ -31,15 +32,14 @@ std::string refusal(const std::filesystem::path& file) {
     return message_of<InvalidArgument>([&] { FileStore{file}; });
 }
 
-/// Waits for it for up to a minute.
-void wait_for_key(FileStore& store, const std::string& key) { store.get(key, milliseconds(60000)); }
+void wait_for_key(FileStore& store, const std::string& key) { store.get(key, test::no_limit); }
 
 }  // namespace
 
 TEST_CASE("a file store survives writers that die, and rejects files that are not stores") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
-    FileStore store(file, milliseconds(1000));
+    FileStore store(file, test::no_limit);
     store.set("key", "value");
     const auto size = std::filesystem::file_size(file);
     for (const std::size_t kept : {std::size_t{1}, std::size_t{5}, std::size_t{12}}) {
@@ -75,7 +75,7 @@ TEST_CASE("a file store waits for a lock until its time limit, and is not create
         const auto begin = Clock::now();
         CHECK(contains(message_of<CommunicationError>([&] { store.try_get("key"); }), "held its lock for 200 ms"));
         CHECK(contains(message_of<CommunicationError>([&] { other->set("key", "no"); }), "held its lock for 50 ms"));
-        CHECK(Clock::now() - begin < milliseconds(60000));
+        CHECK(Clock::now() - begin < test::hang);
     }
     CHECK(store.get("key") == "value");
     std::filesystem::remove(file);
@@ -118,11 +118,11 @@ TEST_CASE("a store whose file was removed does not use another of the same name"
     const std::filesystem::path file = folder / "store";
     FileStore old(file);
     old.set("key", "old");
-    old.remove_file(milliseconds(1000));
+    old.remove_file(test::no_limit);
     CHECK_FALSE(std::filesystem::exists(file));
     FileStore current(file);
     CHECK(contains(message_of<CommunicationError>([&] { old.set("key", "value"); }), "it was removed"));
-    CHECK(contains(message_of<CommunicationError>([&] { old.remove_file(milliseconds(1000)); }), "it was removed"));
+    CHECK(contains(message_of<CommunicationError>([&] { old.remove_file(test::no_limit); }), "it was removed"));
     CHECK(current.count() == 0);
 }
 

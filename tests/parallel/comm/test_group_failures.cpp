@@ -118,18 +118,20 @@ TEST_CASE("the error about a stopped rank says where it was last seen, not that 
 
 TEST_CASE("missing ranks are named at the deadline") {
     for (const std::string& backend : forkable_backends()) {
-        const Said said;
+        const Said present, said;
         CHECK(on_ranks(backend, 4, [&](ProcessGroup& group) {
                   Lines lines;
                   if (group.rank() % 2 == 1) {
                       said.wait_for(2);
                       return lines;
                   }
+                  present.one();
+                  present.wait_for(2);
                   const std::string message =
-                      message_of<CommunicationError>([&] { group.monitored_barrier(milliseconds(300)); });
+                      message_of<CommunicationError>([&] { group.monitored_barrier(milliseconds(1000)); });
                   said.one();
                   if (message.empty()) lines.emplace_back("the error names no missing rank");
-                  if (group.rank() == 0 && !contains(message, "ranks 1, 3 did not arrive within 300 ms"))
+                  if (group.rank() == 0 && !contains(message, "ranks 1, 3 did not arrive within 1000 ms"))
                       lines.push_back(message);
                   return lines;
               }) == "");
@@ -149,10 +151,10 @@ TEST_CASE("missing ranks are named at the deadline") {
                               blocking ? (void)group.recv(x, 1) : group.irecv(x).wait();
                           });
                           answer.one();
-                          if (!contains(message, "not done within 500 ms")) lines.push_back(message);
+                          if (!contains(message, "not done within 2000 ms")) lines.push_back(message);
                           return lines;
                       },
-                      milliseconds(500)) == "");
+                      milliseconds(2000)) == "");
         }
     }
 }

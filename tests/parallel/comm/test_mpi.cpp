@@ -72,13 +72,13 @@ bool gone(int pid) {
     return test::comes_true([&] { return ::kill(pid, 0) != 0 && errno == ESRCH; });
 }
 
-Outcome start(const std::string& trial, int ranks) {
+Outcome start(const std::string& trial, int ranks, const char* program = MPI_RANK) {
     const test::TemporaryDirectory folder;
     const std::string here = (folder / "").string();
     const auto file = [&](const std::string& name, int rank) { return folder / (name + std::to_string(rank)).c_str(); };
     test::ChildProcess job{
         .command = {"/usr/bin/env", "timeout", "-k", "10", "300", "mpirun", "--allow-run-as-root", "--oversubscribe",
-                    "--bind-to", "none", "-n", std::to_string(ranks), MPI_RANK, trial, here},
+                    "--bind-to", "none", "-n", std::to_string(ranks), program, trial, here},
         .environment = {{"TMPDIR", here}, {"OMPI_MCA_btl_vader_backing_directory", here}},
         .output = folder / "output"};
     const char* asan = std::getenv("ASAN_OPTIONS");  // MPI leaks memory
@@ -108,6 +108,24 @@ TEST_CASE("every operation over MPI") {
     CHECK(outcome.failures() == "");
     CHECK(outcome.status == 0);
     CHECK(outcome.left == "");
+}
+
+TEST_CASE("two threads of every rank create groups in opposite orders, and train wrappers in opposite orders") {
+    if (absent()) return;
+    const std::string trial = GENERATE("creations", "wrappers");
+    const std::string mode = GENERATE("", "serial ");
+    INFO(mode << trial);
+    const Outcome outcome = start(mode + trial, 2, MPI_THREADS_RANK);
+    INFO(outcome.output);
+    CHECK(outcome.failures() == "");
+    CHECK(outcome.status == 0);
+}
+
+TEST_CASE("groups that overlap are created by several threads at once") {
+    if (absent()) return;
+    const Outcome outcome = start("creations", 3, MPI_THREADS_RANK);
+    INFO(outcome.output);
+    CHECK(outcome.failures() == "");
 }
 
 TEST_CASE("MPI messages that are abandoned or have the wrong size") {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <latch>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,6 +23,7 @@
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/launcher_environment.h"
 
 using namespace lockstep;
@@ -50,8 +52,8 @@ std::vector<std::string> errors_of(int count, const std::function<void(int)>& pr
     return errors;
 }
 
-RendezvousOptions member(const std::string& method, int rank, int world_size, int timeout_ms = 20000) {
-    return {.init_method = method, .rank = rank, .world_size = world_size, .time_limit = milliseconds(timeout_ms)};
+RendezvousOptions member(const std::string& method, int rank, int world_size, milliseconds limit = test::no_limit) {
+    return {.init_method = method, .rank = rank, .world_size = world_size, .time_limit = limit};
 }
 
 }  // namespace
@@ -98,7 +100,7 @@ TEST_CASE("under torchrun, the store is next to the agent's port") {
                                 {"TORCHELASTIC_RESTART_COUNT", "0"}});
     const auto errors = errors_of(3, [&](int rank) {
         if (rank == 0) std::this_thread::sleep_for(milliseconds(300));  // the others look for it during this time
-        const Rendezvous job({.rank = rank, .world_size = 3, .time_limit = milliseconds(20000)});
+        const Rendezvous job({.rank = rank, .world_size = 3, .time_limit = test::no_limit});
         CHECK(job.store()->add("came", 1) <= 3);
     });
     for (const std::string& error : errors) CHECK(error.empty());
@@ -106,8 +108,8 @@ TEST_CASE("under torchrun, the store is next to the agent's port") {
 
 TEST_CASE("the address of rank 0 is read from the environment, even if the rank is not") {
     const Environment address({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(free_port())}});
-    for (const std::string& error : errors_of(
-             2, [&](int rank) { Rendezvous({.rank = rank, .world_size = 2, .time_limit = milliseconds(20000)}); }))
+    for (const std::string& error :
+         errors_of(2, [&](int rank) { Rendezvous({.rank = rank, .world_size = 2, .time_limit = test::no_limit}); }))
         CHECK(error.empty());
 }
 
@@ -126,7 +128,7 @@ TEST_CASE("ranks that die, fail or leave are reported to ranks that check") {
     if (child == 0) other();
     {
         const Rendezvous job(member(method, 0, 2));
-        CHECK(job.store()->get("departed", milliseconds(10000)) == "1 " + how + "\n");
+        CHECK(job.store()->get("departed", test::no_limit) == "1 " + how + "\n");
         waitpid(child, nullptr, 0);
         if (how == "died") job.failure()->note();  // then no rank waits for it
     }
@@ -136,9 +138,13 @@ TEST_CASE("missing ranks are named on every rank that is present") {
     const Environment nothing({});
     const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
     const auto begin = std::chrono::steady_clock::now();
-    const auto errors = errors_of(2, [&](int i) { Rendezvous(member(method, 2 * i, 4, i == 0 ? 300 : 20000)); });
+    std::latch both(2);
+    const auto errors = errors_of(2, [&](int i) {
+        both.arrive_and_wait();
+        Rendezvous(member(method, 2 * i, 4, i == 0 ? milliseconds(2000) : test::no_limit));
+    });
     for (const std::string& error : errors) CHECK(contains(error, ": ranks 1, 3 have not arrived within "));
-    CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
+    CHECK(std::chrono::steady_clock::now() - begin < test::hang);
 }
 
 TEST_CASE("ranks whose deadlines expire together all name the missing ranks and leave no file") {
@@ -148,7 +154,12 @@ TEST_CASE("ranks whose deadlines expire together all name the missing ranks and 
     for (int round = 0; round < 5; ++round) {
         const std::string method =
             by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(free_port());
-        for (const std::string& error : errors_of(3, [&](int i) { Rendezvous(member(method, i, 4, 300)); })) {
+        std::latch all(3);
+        const auto late = [&](int i) {
+            all.arrive_and_wait();
+            Rendezvous(member(method, i, 4, milliseconds(1000)));
+        };
+        for (const std::string& error : errors_of(3, late)) {
             CAPTURE(error);
             CHECK(contains(error, "rank 3 has not arrived"));
         }
@@ -180,7 +191,7 @@ TEST_CASE("a duplicate rank or another number of ranks is rejected") {
     for (const std::string& error : errors_of(2, [&](int i) { Rendezvous(member(method, i, 2 + i)); }))
         CHECK((contains(error, "was started for") ||
                contains(error, "has closed the connection")));  // the store may end first
-    CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
+    CHECK(std::chrono::steady_clock::now() - begin < test::hang);
 
     FileStore others(file);
     others.set("lockstep/world_size", "7");
@@ -196,16 +207,17 @@ TEST_CASE("a job with very many missing ranks ends at its deadline and names som
     const std::string method =
         by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(free_port());
     const auto begin = std::chrono::steady_clock::now();
-    const std::string error = message_of<CommunicationError>([&] { Rendezvous(member(method, 0, 1 << 20, 500)); });
-    CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
+    const std::string error =
+        message_of<CommunicationError>([&] { Rendezvous(member(method, 0, 1 << 20, milliseconds(500))); });
+    CHECK(std::chrono::steady_clock::now() - begin < test::hang);
     CHECK(contains(error,
                    ": ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1048559 more "
                    "have not arrived within 500 ms (world size 1048576)"));
     // A rank with another world size gets an error, and does not list the missing ranks.
-    const auto errors = errors_of(2, [&](int i) { Rendezvous(member(method, i, i == 0 ? 1 << 20 : 3, 10000)); });
+    const auto errors = errors_of(2, [&](int i) { Rendezvous(member(method, i, i == 0 ? 1 << 20 : 3)); });
     for (const std::string& text : errors)
         CHECK((contains(text, "was started for") || contains(text, "has closed the connection")));
-    CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
+    CHECK(std::chrono::steady_clock::now() - begin < test::hang);
 }
 
 TEST_CASE("a file of a killed job does not disturb the next job") {
@@ -216,14 +228,13 @@ TEST_CASE("a file of a killed job does not disturb the next job") {
         test::ForkedRanks killed(2, [&](int rank) -> std::vector<std::string> {
             const Rendezvous job(member(method, rank, 2));
             job.store()->set("round " + std::to_string(round), std::to_string(rank));
-            std::this_thread::sleep_for(std::chrono::seconds(60));
-            return {};
+            for (;;) ::pause();
         });
         FileStore watched(directory / "store");
-        watched.get("lockstep/round " + std::to_string(round), milliseconds(20000));
+        watched.get("lockstep/round " + std::to_string(round), test::no_limit);
         if (round == 1) CHECK_FALSE(watched.try_get("lockstep/round 0"));
         for (const int rank : {0, 1}) killed.signal(rank, SIGKILL);
-        killed.finish(milliseconds(20000));
+        killed.finish();
     }
     CHECK(directory.file_count() == 1);
     for (const std::string& error : errors_of(3, [&](int rank) { Rendezvous(member(method, rank, 3)); }))
@@ -261,13 +272,13 @@ TEST_CASE("ports derived from a job's name are skipped if they are in use") {
     test::ForkedRanks ranks(3, [&](int rank) -> std::vector<std::string> {
         std::this_thread::sleep_for(milliseconds(300));  // the ports are in use by then
         const Environment environment(environment_of(rank));
-        const Rendezvous job({.time_limit = milliseconds(20000), .token = token});
+        const Rendezvous job({.time_limit = test::no_limit, .token = token});
         return job.store()->add("came", 1) <= 3 ? std::vector<std::string>() : std::vector<std::string>{"too many"};
     });
     // A server that sends nothing, a store with another token, and one of another job of this user.
     const Descriptor silent = listen_on("127.0.0.1", port);
     const TcpStoreServer theirs({.port = port + 1, .token = "theirs"}), other({.port = port + 2, .job = "another"});
-    CHECK(test::joined(ranks.finish(milliseconds(60000))) == "");
+    CHECK(test::joined(ranks.finish()) == "");
 }
 
 TEST_CASE("an address that other machines can reach needs a token") {

@@ -22,6 +22,7 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/processes.h"
+#include "lockstep/tests/fixtures/waiting.h"
 #include "lockstep/tests/parallel/comm/raw_client.h"
 
 using namespace lockstep;
@@ -38,7 +39,7 @@ namespace {
 
 const std::string secret = "a secret that is never sent";
 
-TcpStoreOptions at(int port, const std::string& token, milliseconds timeout = milliseconds(20000)) {
+TcpStoreOptions at(int port, const std::string& token, milliseconds timeout = lockstep::test::no_limit) {
     return {.port = port, .time_limit = timeout, .token = token};
 }
 
@@ -175,7 +176,7 @@ TEST_CASE("a store client ends in time, whatever the server answers") {
     const auto begin = Clock::now();
     for (int i = 0; i < 40; ++i)
         CHECK_THROWS_AS(TcpStore(at(impostor.port(), secret, milliseconds(50))), CommunicationError);
-    CHECK(Clock::now() - begin < milliseconds(60000));
+    CHECK(Clock::now() - begin < lockstep::test::hang);
 }
 
 TEST_CASE("an empty token is not a token, for clients or servers") {
@@ -257,7 +258,7 @@ TEST_CASE("without a token, only processes of one user find each other") {
     const auto join = [&](const std::string& token) {
         return [&, token]() -> std::string {
             try {
-                TcpStore(at(port, token, milliseconds(5000))).set("key", "value");
+                TcpStore(at(port, token)).set("key", "value");
                 return "let in";
             } catch (const CommunicationError& error) {
                 return error.what();
@@ -279,8 +280,7 @@ TEST_CASE("without a token, only processes of one user find each other") {
         ForkedRanks server(1, [&](int) -> Lines {
             if (setresuid(owner, owner, owner) != 0) return {"setresuid failed"};
             const TcpStoreServer here({.port = port});
-            std::this_thread::sleep_for(std::chrono::seconds(60));
-            return {};
+            for (;;) ::pause();
         });
         CHECK(as_user(owner, join("")) == "rank 0: let in\n");
         for (const uid_t user : {geteuid(), uid_t{4001}, uid_t{4002}}) {
@@ -292,8 +292,7 @@ TEST_CASE("without a token, only processes of one user find each other") {
     }
     ForkedRanks server(1, [&](int) -> Lines {
         const TcpStoreServer here(at(port, secret));
-        std::this_thread::sleep_for(std::chrono::seconds(60));
-        return {};
+        for (;;) ::pause();
     });
     CHECK(as_user(4001, join(secret)) == "rank 0: let in\n");
     CHECK(contains(as_user(4001, join("")), "token is wrong"));
@@ -335,7 +334,9 @@ TEST_CASE("store: a clone that is not admitted fails at once and does not retry"
     // Another job's server has the port now.
     const TcpStoreServer other(at(port, "another secret"));
     Store& base = store;
-    const auto clone = [&] { (void)base.clone(milliseconds(20000), std::chrono::hours(1)); };  // otherwise it would
-                                                                                               // wait for an hour
+    const auto clone = [&] {
+        (void)base.clone(lockstep::test::no_limit, std::chrono::hours(1));
+    };  // otherwise it would
+        // wait for an hour
     CHECK(contains(message_of<CommunicationError>(clone), "the token is wrong"));
 }

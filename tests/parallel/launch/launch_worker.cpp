@@ -34,6 +34,7 @@
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/comm/rendezvous.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 namespace {
 
@@ -67,7 +68,7 @@ void print_environment() {
 
 void join(const std::string& how) {
     lockstep::RendezvousOptions options;
-    options.time_limit = std::chrono::seconds(60);
+    options.time_limit = lockstep::test::no_limit;
     int rank = 0, world_size = 0, used = 0;
     if (std::sscanf(how.c_str(), "%d/%d@%n", &rank, &world_size, &used) == 2) {
         options.rank = rank;

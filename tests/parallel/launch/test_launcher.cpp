@@ -84,7 +84,7 @@ TEST_CASE("the rank with the earliest recorded failure failed first, in whatever
     // Rank 1 ends two seconds after the others.
     LaunchOptions options =
         worker({"note=1", "pid=" + where, "after=" + where + "/1", "sleep=1000", "slow=1", "exit=7"}, 3);
-    options.grace = std::chrono::seconds(20);
+    options.grace = test::no_limit;
     CHECK(launch(options).str() == "rank 1 failed first: exit status 7");
     // A killed rank cannot record its failure, and the others notice it before the launcher does.
     options.command = worker({"note=1", "sleep=100", "note=0", "only=2", "kill=9"}, 3).command;
@@ -93,25 +93,32 @@ TEST_CASE("the rank with the earliest recorded failure failed first, in whatever
 }
 
 TEST_CASE("a rank that others waited for failed first, not the ranks that waited") {
-    const auto first = [](const Words& actions) {
-        LaunchOptions options = worker(actions, 3);
-        options.grace = std::chrono::seconds(4);  // on a busy machine ranks begin at different times
-        return launch(options).str();
+    // No rank begins with `then` before all ranks have done `actions`, however busy the machine is.
+    const auto result = [](Words actions, int ranks, const Words& then) {
+        const TemporaryDirectory directory;
+        actions.push_back("pid=" + directory.path().string());
+        for (int rank = 0; rank < ranks; ++rank)
+            actions.push_back("after=" + (directory / std::to_string(rank)).string());
+        actions.insert(actions.end(), then.begin(), then.end());
+        LaunchOptions options = worker(actions, ranks);
+        options.grace = std::chrono::seconds(2);
+        return launch(options);
     };
-    CHECK(first({"missed=0", "missed=2", "stop=1", "sleep=100", "exit=1"}) ==
+    const auto first = [&](const Words& actions, const Words& then) { return result(actions, 3, then).str(); };
+    CHECK(first({"missed=0", "missed=2"}, {"stop=1", "sleep=100", "exit=1"}) ==
           "rank 1 failed first: stopped by signal 19 (SIGSTOP), and others timed out waiting for it");
-    CHECK(first({"missed=0", "missed=2", "hang=1", "sleep=100", "exit=1"}) ==
+    CHECK(first({"missed=0", "missed=2"}, {"hang=1", "sleep=100", "exit=1"}) ==
           "rank 1 failed first: it made no progress, and others timed out waiting for it");
     // A rank that hangs because another one has failed is not the cause, nor is one that notices the failure later.
-    CHECK(first({"missed=0", "hang=1", "exit=7"}) == "rank 2 failed first: exit status 7");
-    CHECK(first({"missed=0", "missed=2", "sleep=50", "exit=7"}) == "rank 1 failed first: exit status 7");
+    CHECK(first({"missed=0"}, {"hang=1", "exit=7"}) == "rank 2 failed first: exit status 7");
+    CHECK(first({"missed=0", "missed=2"}, {"sleep=50", "exit=7"}) == "rank 1 failed first: exit status 7");
 
-    const LaunchResult result = launch(worker({"missed=0", "stop=1", "exit=1"}, 2));
-    REQUIRE(result.failure);
-    CHECK(result.failure->silent);
-    CHECK(result.failure->stopped_by == SIGSTOP);
-    CHECK(result.failure->exit_status == 0);
-    CHECK(result.failure->signal == 0);
+    const LaunchResult stopped = result({"missed=0"}, 2, {"stop=1", "sleep=100", "exit=1"});
+    REQUIRE(stopped.failure);
+    CHECK(stopped.failure->silent);
+    CHECK(stopped.failure->stopped_by == SIGSTOP);
+    CHECK(stopped.failure->exit_status == 0);
+    CHECK(stopped.failure->signal == 0);
 }
 
 TEST_CASE("invalid options of a launch are rejected") {
@@ -234,7 +241,7 @@ TEST_CASE("ranks that save when they are asked to end have extra time") {
     options.command.push_back("pid=" + directory.path().string());
     options.command.emplace_back(enough ? "sleep=1500" : "sleep=600000");
     options.grace = std::chrono::milliseconds(100);
-    options.stop_grace = std::chrono::milliseconds(enough ? 20000 : 200);
+    options.stop_grace = enough ? test::no_limit : std::chrono::milliseconds(200);
     std::thread user([&] {
         test::processes_in(directory, 2);
         ::kill(::getpid(), SIGTERM);

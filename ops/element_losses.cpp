@@ -1,0 +1,203 @@
+// Losses that are means or sums over elements or rows, made of elementwise functions.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/loss_terms.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+Loss reduced(const Tensor& total, std::int64_t count, Reduction reduction) {
+    Loss::Term term{total, {}, 1};
+    if (reduction == Reduction::mean)
+        term.denominator = Tensor::full({}, static_cast<double>(count), total.dtype(), total.device());
+    return Loss(std::move(term));
+}
+
+void require_row_weights(const char* name, const char* what, const Tensor& weight, const Tensor& x) {
+    if (!weight.defined()) return;
+    const bool of_rows = weight.dims() < x.dims() || (weight.dims() == x.dims() && weight.size(0) == 1);
+    if (!(broadcast_shapes(x.shape(), weight.shape(), name) == x.shape()) || !of_rows)
+        throw InvalidArgument(
+            fmt::format("{}: {} {} does not broadcast over the rows of input {}; expected the same weights for "
+                        "every row, without dimension 0",
+                        name, what, weight.shape().str(), x.shape().str()));
+    if (weight.requires_grad())
+        throw InvalidArgument(
+            fmt::format("{}: {} requires a gradient; expected a constant (use {}.detach())", name, what, what));
+}
+
+namespace {
+
+void require_equal_shapes(const char* name, const char* what, const Tensor& a, const Tensor& b) {
+    if (!(a.shape() == b.shape()))
+        throw InvalidArgument(fmt::format("{}: {} differ in shape, {} and {}; expected equal shapes", name, what,
+                                          a.shape().str(), b.shape().str()));
+}
+
+/// Input and target of a loss, on one device; 16-bit numbers as f32.
+class Pairs {
+public:
+    Pairs(const char* name, const Tensor& input, const Tensor& target)
+        : device_(input, target),
+          call_(name, {arg::floating("input", device_.moved(input)), arg::floating("target", device_.moved(target))}) {
+        require_equal_shapes(name, "input and target", call_[0], call_[1]);
+        input_ = widened(call_[0]);
+        target_ = widened(call_[1]);
+    }
+    const Tensor& input() const { return input_; }
+    const Tensor& target() const { return target_; }
+    /// The loss, in the dtype of the input, from that of every element or row.
+    Loss loss(const Tensor& e, Reduction reduction) const {
+        return reduced(sum(e).to(call_[0].dtype()), e.numel(), reduction);
+    }
+    /// Its mean over the rows.
+    Loss mean_of_rows(const Tensor& e) const {
+        return reduced(sum(e).to(call_[0].dtype()), e.size(0), Reduction::mean);
+    }
+    /// Another tensor of the loss, of a floating dtype.
+    Tensor like_input(const Tensor& tensor) const { return device_.moved(tensor).to(input_.dtype()); }
+    Tensor moved(const Tensor& tensor) const { return device_.moved(tensor); }
+
+private:
+    OperandDevice device_;
+    CheckedArgs call_;
+    Tensor input_, target_;
+};
+
+/// The Euclidean length of the rows of x.
+Tensor lengths(const Tensor& x) { return norm(x, 2, -1); }
+
+Tensor positive_part(const Tensor& x) { return clamp(x, 0); }
+
+}  // namespace
+
+Loss cross_entropy_of_probabilities(const Tensor& input, const Tensor& given, const CrossEntropyOptions& options) {
+    constexpr const char* name = "cross_entropy";
+    if (!(input.shape() == given.shape()))
+        throw InvalidArgument(
+            fmt::format("{}: target {} has dtype {}; expected numbers of classes (i64), or "
+                        "probabilities of shape {}",
+                        name, given.shape().str(), name_of(given.dtype()), input.shape().str()));
+    const Pairs pair(name, input, given);
+    if (options.ignore_index != CrossEntropyOptions().ignore_index)
+        throw InvalidArgument(
+            fmt::format("{}: ignore_index {} with probabilities as targets; expected numbers of classes (i64), or the "
+                        "default",
+                        name, options.ignore_index));
+    const std::int64_t classes = pair.input().size(1);
+    Tensor target = pair.target();
+    if (options.label_smoothing > 0)
+        target = target * (1 - options.label_smoothing) + options.label_smoothing / static_cast<double>(classes);
+    Tensor costs = neg(log_softmax(pair.input(), 1)) * target;
+    checks::vector_of(name, "weight", options.weight, classes, "class");
+    if (options.weight.defined()) {
+        if (options.weight.requires_grad())
+            throw InvalidArgument(
+                fmt::format("{}: class weights require a gradient; expected constants (use weight.detach())", name));
+        Shape of_classes{classes};
+        for (int dim = 2; dim < costs.dims(); ++dim) of_classes.push_back(1);
+        costs = costs * pair.like_input(options.weight).reshape(of_classes);
+    }
+    return pair.loss(sum(costs, 1), options.reduction);
+}
+
+Loss L1Loss::operator()(const Tensor& input, const Tensor& target) const {
+    const Pairs pair("l1_loss", input, target);
+    return pair.loss(abs(pair.input() - pair.target()), reduction);
+}
+
+Loss SmoothL1Loss::operator()(const Tensor& input, const Tensor& target) const {
+    if (!(beta >= 0)) throw InvalidArgument(fmt::format("smooth_l1_loss: invalid beta ({}); expected 0 or more", beta));
+    const Pairs pair("smooth_l1_loss", input, target);
+    const Tensor d = abs(pair.input() - pair.target());
+    return pair.loss(beta == 0 ? d : where(d < beta, square(d) * (0.5 / beta), d - 0.5 * beta), reduction);
+}
+
+Loss HuberLoss::operator()(const Tensor& input, const Tensor& target) const {
+    if (!(delta > 0))
+        throw InvalidArgument(fmt::format("huber_loss: invalid delta ({}); expected a positive number", delta));
+    const Pairs pair("huber_loss", input, target);
+    const Tensor d = abs(pair.input() - pair.target());
+    return pair.loss(where(d <= delta, square(d) * 0.5, (d - 0.5 * delta) * delta), reduction);
+}
+
+Loss BceLoss::operator()(const Tensor& input, const Tensor& target) const {
+    constexpr const char* name = "binary_cross_entropy";
+    const Pairs pair(name, input, target);
+    const Tensor &x = pair.input(), &t = pair.target(), value = x.detach();
+    Tensor e = neg(t * clamp(log(value), -100) + (1 - t) * clamp(log(1 - value), -100));
+    // PyTorch's gradient, which is finite where x is 0 or 1; the difference is 0.
+    e = e + (x - value) * ((value - t.detach()) / clamp(value * (1 - value), 1e-12));
+    if (options.weight.defined()) {
+        const Tensor weight = pair.like_input(options.weight);
+        require_row_weights(name, "weight", weight, x);
+        e = e * weight;
+    }
+    return pair.loss(e, options.reduction);
+}
+
+Loss KlDivLoss::operator()(const Tensor& input, const Tensor& target) const {
+    const Pairs pair("kl_div", input, target);
+    const Tensor &x = pair.input(), &t = pair.target();
+    Tensor e;
+    if (options.log_target) {
+        e = exp(t) * (t - x);
+    } else {
+        const Tensor none = eq(t, 0);  // 0 log(0) is 0
+        e = where(none, 0, t * log(where(none, 1, t))) - t * x;
+    }
+    if (options.reduction == KlDivOptions::Reduction::mean) return pair.loss(e, Reduction::mean);
+    if (options.reduction == KlDivOptions::Reduction::sum) return pair.loss(e, Reduction::sum);
+    if (x.dims() == 0) throw InvalidArgument("kl_div: a scalar has no rows; expected (N, ...)");
+    return pair.mean_of_rows(e);
+}
+
+Loss GaussianNllLoss::operator()(const Tensor& input, const Tensor& target, const Tensor& given_var) const {
+    constexpr const char* name = "gaussian_nll_loss";
+    if (!(options.eps > 0))
+        throw InvalidArgument(fmt::format("{}: invalid eps ({}); expected a positive number", name, options.eps));
+    const Pairs pair(name, input, target);
+    const CheckedArgs call(name, {arg::floating("var", given_var)});
+    const Tensor given = pair.like_input(call[0]);
+    require_equal_shapes(name, "input and var", pair.input(), given);
+    const Tensor var = given + (clamp(given.detach(), options.eps) - given.detach());
+    Tensor e = (log(var) + square(pair.input() - pair.target()) / var) * 0.5;
+    if (options.full) e = e + 0.5 * std::log(2 * std::numbers::pi);
+    return pair.loss(e, options.reduction);
+}
+
+Loss CosineEmbeddingLoss::operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+    constexpr const char* name = "cosine_embedding_loss";
+    const Pairs pair(name, x1, x2);
+    checks::dims(name, "input", pair.input(), 2, "(N, D)");
+    const CheckedArgs call(name, {arg::any("target", pair.moved(target))});
+    if (!(call[0].shape() == Shape{pair.input().size(0)}))
+        throw InvalidArgument(fmt::format("{}: target has shape {}; expected {}, a number for each row", name,
+                                          call[0].shape().str(), Shape{pair.input().size(0)}.str()));
+    // PyTorch's arithmetic, which is not that of cosine_similarity.
+    constexpr double eps = 1e-12;
+    const Tensor &a = pair.input(), &b = pair.target();
+    const Tensor cosine = sum(a * b, 1) / sqrt((sum(square(a), 1) + eps) * (sum(square(b), 1) + eps));
+    const Tensor alike = eq(call[0], 1), different = eq(call[0], -1);
+    const Tensor e = where(alike, 1 - cosine, where(different, positive_part(cosine - options.margin), 0));
+    return pair.loss(e, options.reduction);
+}
+
+Loss TripletMarginLoss::operator()(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const {
+    constexpr const char* name = "triplet_margin_loss";
+    if (!(options.margin > 0))
+        throw InvalidArgument(fmt::format("{}: invalid margin ({}); expected a positive number", name, options.margin));
+    const Pairs near(name, anchor, positive), far(name, anchor, negative);
+    checks::dims(name, "anchor", near.input(), 2, "(N, D)");
+    const Tensor closeness = lengths(near.input() - near.target() + options.eps);
+    Tensor distance = lengths(far.input() - far.target() + options.eps);
+    if (options.swap) distance = minimum(distance, lengths(near.target() - far.target() + options.eps));
+    return near.loss(positive_part(closeness - distance + options.margin), options.reduction);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,21 @@
+// Reductions and checks that losses of elements share.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/ops/loss.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// A loss from a sum over `count` elements.
+Loss reduced(const Tensor& total, std::int64_t count, Reduction reduction);
+
+/// Cross entropy with a probability of every class as the target.
+Loss cross_entropy_of_probabilities(const Tensor& input, const Tensor& target, const CrossEntropyOptions& options);
+
+/// Throws InvalidArgument unless `weight` is undefined, or a constant that broadcasts over the rows of `x` without
+/// dimension 0. `what`: its name in messages.
+void require_row_weights(const char* name, const char* what, const Tensor& weight, const Tensor& x);
+
+}  // namespace lockstep

@@ -1,0 +1,172 @@
+#include "lockstep/ops/recurrent.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/initial_values.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+detail::CellState lstm_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
+    const Tensor gates = linear(x, w.weight_ih, w.bias_ih) + linear(before.hidden, w.weight_hh, w.bias_hh);
+    const std::vector<Tensor> part = chunk(gates, 4, 1);
+    const Tensor cell = sigmoid(part[1]) * before.cell + sigmoid(part[0]) * tanh(part[2]);
+    return {sigmoid(part[3]) * tanh(cell), cell};
+}
+
+detail::CellState gru_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
+    const std::vector<Tensor> of_input = chunk(linear(x, w.weight_ih, w.bias_ih), 3, 1);
+    const std::vector<Tensor> of_state = chunk(linear(before.hidden, w.weight_hh, w.bias_hh), 3, 1);
+    const Tensor reset = sigmoid(of_input[0] + of_state[0]), update = sigmoid(of_input[1] + of_state[1]);
+    const Tensor next = tanh(of_input[2] + reset * of_state[2]);
+    return {next + update * (before.hidden - next), {}};
+}
+
+/// An initial state of this shape: `given`, or zeros.
+Tensor initial(const char* layer, const char* what, const Tensor& given, const Tensor& x, const Shape& shape) {
+    if (!given.defined()) return tagged(Tensor::zeros(shape, x.dtype(), x.device()), x.is_batch());
+    if (!(given.shape() == shape))
+        throw InvalidArgument(
+            fmt::format("{}: {} has shape {}; expected {}", layer, what, given.shape().str(), shape.str()));
+    return given;
+}
+
+}  // namespace
+
+RecurrentLayer::RecurrentLayer(const char* layer, int gates, std::int64_t input_size, std::int64_t hidden_size,
+                               const RecurrentOptions& options)
+    : dropout(require_probability(layer, options.dropout)), structure_(options), layer_(layer) {
+    require_positive(layer, "input_size", input_size);
+    require_positive(layer, "hidden_size", hidden_size);
+    require_positive(layer, "num_layers", options.num_layers);
+    const double bound = 1 / std::sqrt(static_cast<double>(hidden_size));
+    const int directions = options.bidirectional ? 2 : 1;
+    const auto add = [&](const std::string& name, const std::string& suffix, const Shape& shape) {
+        names_.push_back(name + suffix);
+        parameters_.emplace_back(uniform_values(shape, bound));
+    };
+    for (int index = 0; index < options.num_layers; ++index)
+        for (int direction = 0; direction < directions; ++direction) {
+            const std::string suffix = fmt::format("_l{}{}", index, direction == 0 ? "" : "_reverse");
+            const std::int64_t rows = gates * hidden_size;
+            add("weight_ih", suffix, {rows, index == 0 ? input_size : directions * hidden_size});
+            add("weight_hh", suffix, {rows, hidden_size});
+            if (!options.bias) continue;
+            add("bias_ih", suffix, {rows});
+            add("bias_hh", suffix, {rows});
+        }
+}
+
+detail::CellParameters RecurrentLayer::cell(int index) const {
+    const std::size_t per_cell = structure_.bias ? 4 : 2;
+    const Parameter* first = parameters_.data() + per_cell * static_cast<std::size_t>(index);
+    if (!structure_.bias) return {first[0].tensor(), first[1].tensor(), {}, {}};
+    return {first[0].tensor(), first[1].tensor(), first[2].tensor(), first[3].tensor()};
+}
+
+RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const Tensor& h_0, const Tensor& c_0, bool has_cell,
+                                        Step step) const {
+    detail::require_listed(layer_, training);
+    const CheckedArgs call(layer_,
+                           {arg::floating("input", given), arg::optional("h_0", h_0), arg::optional("c_0", c_0)});
+    const Tensor& x = call[0];
+    if (x.dims() != 3 || x.size(2) != input_size() || x.size(1) < 1)
+        throw InvalidArgument(fmt::format("{}: input has shape {}; expected (N, L, {}) with at least one position",
+                                          layer_, x.shape().str(), input_size()));
+    const int directions = structure_.bidirectional ? 2 : 1;
+    const Shape states{x.size(0), structure_.num_layers * directions, hidden_size()};
+    const Tensor hidden = initial(layer_, "h_0", call[1], x, states);
+    const Tensor cells_before = has_cell ? initial(layer_, "c_0", call[2], x, states) : Tensor();
+
+    const auto length = static_cast<std::size_t>(x.size(1));
+    std::vector<Tensor> inputs(length), last_hidden, last_cell;
+    for (std::size_t t = 0; t < length; ++t) inputs[t] = x.select(1, static_cast<std::int64_t>(t));
+    for (int index = 0; index < structure_.num_layers; ++index) {
+        std::vector<Tensor> outputs(length);
+        for (int direction = 0; direction < directions; ++direction) {
+            const int number = index * directions + direction;
+            const detail::CellParameters w = cell(number);
+            detail::CellState state{hidden.select(1, number), has_cell ? cells_before.select(1, number) : Tensor()};
+            for (std::size_t i = 0; i < length; ++i) {
+                const std::size_t t = direction == 0 ? i : length - 1 - i;
+                state = step(w, inputs[t], state);
+                outputs[t] = direction == 0 ? state.hidden : cat({outputs[t], state.hidden}, 1);
+            }
+            last_hidden.push_back(state.hidden);
+            last_cell.push_back(state.cell);
+        }
+        inputs = outputs;
+        if (index + 1 < structure_.num_layers && dropout > 0)
+            for (Tensor& input : inputs) input = lockstep::dropout(input, dropout, training);
+    }
+    return {stack(inputs, 1), stack(last_hidden, 1), has_cell ? stack(last_cell, 1) : Tensor()};
+}
+
+LstmResult LSTM::forward(const Tensor& x, const Tensor& h_0, const Tensor& c_0) const {
+    const Run made = run(x, h_0, c_0, true, lstm_step);
+    return {made.output, made.hidden, made.cell};
+}
+
+GruResult GRU::forward(const Tensor& x, const Tensor& h_0) const {
+    const Run made = run(x, h_0, {}, false, gru_step);
+    return {made.output, made.hidden};
+}
+
+// ---- cells ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor cell_values(const char* layer, std::int64_t rows, std::int64_t columns, std::int64_t input_size,
+                   std::int64_t hidden_size) {
+    require_positive(layer, "input_size", input_size);
+    require_positive(layer, "hidden_size", hidden_size);
+    const double bound = 1 / std::sqrt(static_cast<double>(hidden_size));
+    return uniform_values(columns == 0 ? Shape{rows} : Shape{rows, columns}, bound);
+}
+
+}  // namespace
+
+RecurrentCell::RecurrentCell(const char* layer, int gates, std::int64_t input_size, std::int64_t hidden_size, bool bias)
+    : weight_ih(cell_values(layer, gates * hidden_size, input_size, input_size, hidden_size)),
+      weight_hh(cell_values(layer, gates * hidden_size, hidden_size, input_size, hidden_size)),
+      layer_(layer) {
+    if (!bias) return;
+    bias_ih.emplace(cell_values(layer, gates * hidden_size, 0, input_size, hidden_size));
+    bias_hh.emplace(cell_values(layer, gates * hidden_size, 0, input_size, hidden_size));
+}
+
+detail::CellParameters RecurrentCell::parameters() const {
+    return {weight_ih.tensor(), weight_hh.tensor(), value_or_none(bias_ih), value_or_none(bias_hh)};
+}
+
+std::vector<Tensor> RecurrentCell::operands(const Tensor& given, const Tensor& hidden, const Tensor& cell,
+                                            bool has_cell) const {
+    const CheckedArgs call(layer_,
+                           {arg::floating("input", given), arg::optional("h", hidden), arg::optional("c", cell)});
+    const Tensor& x = call[0];
+    if (x.dims() != 2 || x.size(1) != input_size())
+        throw InvalidArgument(
+            fmt::format("{}: input has shape {}; expected (N, {})", layer_, x.shape().str(), input_size()));
+    const Shape state{x.size(0), hidden_size()};
+    return {x, initial(layer_, "h", call[1], x, state), has_cell ? initial(layer_, "c", call[2], x, state) : Tensor()};
+}
+
+LstmState LSTMCell::forward(const Tensor& x, const LstmState& before) const {
+    const std::vector<Tensor> in = operands(x, before.h, before.c, true);
+    const detail::CellState after = lstm_step(parameters(), in[0], {in[1], in[2]});
+    return {after.hidden, after.cell};
+}
+
+Tensor GRUCell::forward(const Tensor& x, const Tensor& before) const {
+    const std::vector<Tensor> in = operands(x, before, {}, false);
+    return gru_step(parameters(), in[0], {in[1], {}}).hidden;
+}
+
+}  // namespace lockstep

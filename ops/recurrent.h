@@ -1,0 +1,157 @@
+// Recurrent layers. Names, shapes and initial distributions of the parameters are PyTorch's. Dimension 0 is always the
+// batch, as with batch_first=True in PyTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/module.h"
+#include "lockstep/runtime/signature.h"
+
+namespace lockstep {
+
+namespace detail {
+/// Parameters of one cell: without biases, these are undefined.
+struct CellParameters {
+    Tensor weight_ih, weight_hh, bias_ih, bias_hh;
+};
+/// State of one cell, (N, hidden_size) each; a GRU has no `cell`.
+struct CellState {
+    Tensor hidden, cell;
+};
+}  // namespace detail
+
+struct RecurrentOptions {
+    int num_layers = 1;
+    bool bias = true;
+    double dropout = 0;  ///< probability with which outputs of all layers but the last are set to 0 in training
+    bool bidirectional = false;
+};
+
+/// Base of LSTM and GRU. It has the parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, ... of every
+/// layer and direction, with a block of hidden_size rows for each gate. All ~ U(-1/sqrt(hidden_size),
+/// 1/sqrt(hidden_size)).
+class RecurrentLayer {
+public:
+    double dropout;
+    bool training = true;
+
+    template <class Visit>
+    void lockstep_members(Visit&& visit) {
+        for (std::size_t i = 0; i < parameters_.size(); ++i) visit(names_[i], parameters_[i]);
+    }
+    void describe(Signature& signature) const { signature.add(dropout); }
+
+    std::int64_t input_size() const { return parameters_[0].tensor().size(1); }
+    std::int64_t hidden_size() const { return parameters_[1].tensor().size(1); }
+
+protected:
+    /// `layer`: its name in messages. Throws InvalidArgument.
+    RecurrentLayer(const char* layer, int gates, std::int64_t input_size, std::int64_t hidden_size,
+                   const RecurrentOptions& options);
+
+    using Step = detail::CellState (*)(const detail::CellParameters& parameters, const Tensor& x,
+                                       const detail::CellState& before);
+    struct Run {
+        Tensor output, hidden, cell;
+    };
+    /// All layers and directions over x (N, L, input_size), by steps of the cells. States that are undefined begin at
+    /// 0.
+    Run run(const Tensor& x, const Tensor& h_0, const Tensor& c_0, bool has_cell, Step step) const;
+
+private:
+    detail::CellParameters cell(int index) const;
+
+    RecurrentOptions structure_;
+    std::vector<Parameter> parameters_;
+    std::vector<std::string> names_;
+    const char* layer_;
+};
+
+/// Result of LSTM. D is 2 if bidirectional, else 1.
+struct LstmResult {
+    Tensor output;  ///< (N, L, D hidden): of the last layer at every position
+    Tensor h_n;  ///< (N, layers D, hidden): the last state of every layer and direction; PyTorch: (layers D, N, hidden)
+    Tensor c_n;  ///< the same of the cells
+};
+
+/// torch.nn.LSTM.
+struct LSTM : RecurrentLayer {
+    /// Throws InvalidArgument.
+    LSTM(std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& how = {})
+        : RecurrentLayer("LSTM", 4, input_size, hidden_size, how) {}
+
+    /// x (N, L, input_size). States (N, layers D, hidden_size) default to 0. Throws InvalidArgument for other shapes.
+    LstmResult forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& c_0 = {}) const;
+    LstmResult operator()(const Tensor& x, const Tensor& h_0 = {}, const Tensor& c_0 = {}) const {
+        return forward(x, h_0, c_0);
+    }
+};
+
+/// Result of GRU.
+struct GruResult {
+    Tensor output;  ///< (N, L, D hidden)
+    Tensor h_n;     ///< (N, layers D, hidden)
+};
+
+/// torch.nn.GRU; see LSTM.
+struct GRU : RecurrentLayer {
+    /// Throws InvalidArgument.
+    GRU(std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& how = {})
+        : RecurrentLayer("GRU", 3, input_size, hidden_size, how) {}
+
+    GruResult forward(const Tensor& x, const Tensor& h_0 = {}) const;
+    GruResult operator()(const Tensor& x, const Tensor& h_0 = {}) const { return forward(x, h_0); }
+};
+
+/// Base of LSTMCell and GRUCell, which compute one position. All parameters ~ U(-1/sqrt(hidden_size),
+/// 1/sqrt(hidden_size)).
+struct RecurrentCell {
+    Parameter weight_ih;                        ///< (gates hidden_size, input_size)
+    Parameter weight_hh;                        ///< (gates hidden_size, hidden_size)
+    std::optional<Parameter> bias_ih, bias_hh;  ///< (gates hidden_size)
+    LOCKSTEP_MEMBERS(weight_ih, weight_hh, bias_ih, bias_hh)
+
+    std::int64_t input_size() const { return weight_ih->size(1); }
+    std::int64_t hidden_size() const { return weight_hh->size(1); }
+
+protected:
+    /// `layer`: its name in messages. Throws InvalidArgument.
+    RecurrentCell(const char* layer, int gates, std::int64_t input_size, std::int64_t hidden_size, bool bias);
+
+    detail::CellParameters parameters() const;
+    /// x and the states, checked. States that are undefined begin at 0.
+    std::vector<Tensor> operands(const Tensor& x, const Tensor& hidden, const Tensor& cell, bool has_cell) const;
+
+private:
+    const char* layer_;
+};
+
+struct LstmState {
+    Tensor h, c;  ///< (N, hidden_size) each
+};
+
+/// torch.nn.LSTMCell.
+struct LSTMCell : RecurrentCell {
+    LSTMCell(std::int64_t input_size, std::int64_t hidden_size, bool bias = true)
+        : RecurrentCell("LSTMCell", 4, input_size, hidden_size, bias) {}
+
+    /// x (N, input_size). The state before defaults to 0; returns the state after. Throws InvalidArgument for other
+    /// shapes.
+    LstmState forward(const Tensor& x, const LstmState& before = {}) const;
+    LstmState operator()(const Tensor& x, const LstmState& before = {}) const { return forward(x, before); }
+};
+
+/// torch.nn.GRUCell; see LSTMCell.
+struct GRUCell : RecurrentCell {
+    GRUCell(std::int64_t input_size, std::int64_t hidden_size, bool bias = true)
+        : RecurrentCell("GRUCell", 3, input_size, hidden_size, bias) {}
+
+    Tensor forward(const Tensor& x, const Tensor& before = {}) const;
+    Tensor operator()(const Tensor& x, const Tensor& before = {}) const { return forward(x, before); }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,133 @@
+#include "lockstep/ops/transformer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/initial_values.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+Tensor projection_weight(std::int64_t embed_dim, std::int64_t heads) {
+    require_positive("MultiheadAttention", "embed_dim", embed_dim);
+    require_positive("MultiheadAttention", "num_heads", heads);
+    if (embed_dim % heads != 0)
+        throw InvalidArgument(
+            fmt::format("MultiheadAttention: embed_dim {} is not divisible by num_heads {}; expected "
+                        "heads of equal size",
+                        embed_dim, heads));
+    // Glorot and Bengio (2010): sqrt(6 / (rows + columns)).
+    return uniform_values({3 * embed_dim, embed_dim}, std::sqrt(6 / static_cast<double>(4 * embed_dim)));
+}
+
+/// (N, L, E) as (N, heads, L, E / heads).
+Tensor by_heads(const Tensor& x, std::int64_t heads) {
+    const Tensor parts = x.reshape({x.size(0), x.size(1), heads, x.size(2) / heads});
+    return tagged(parts.transpose(1, 2), x.is_batch());
+}
+
+/// Masks of a call as one mask that broadcasts to (N, heads, L, S); undefined without masks.
+Tensor joined_mask(const AttentionMasks& masks, const Tensor& query, const Tensor& key) {
+    constexpr const char* name = "MultiheadAttention";
+    Tensor mask = masks.attn_mask;
+    if (masks.is_causal) {
+        if (mask.defined())
+            throw InvalidArgument(
+                fmt::format("{}: both attn_mask and is_causal are given; expected one of them", name));
+        mask = tril(Tensor::full({query.size(1), key.size(1)}, 1, DType::boolean, query.device()));
+    }
+    if (!masks.key_padding_mask.defined()) return mask;
+    const Tensor& ignored = masks.key_padding_mask;
+    if (ignored.dtype() != DType::boolean || !(ignored.shape() == Shape{key.size(0), key.size(1)}))
+        throw InvalidArgument(fmt::format("{}: key_padding_mask has dtype {} and shape {}; expected bool and {}", name,
+                                          name_of(ignored.dtype()), ignored.shape().str(),
+                                          Shape{key.size(0), key.size(1)}.str()));
+    const Tensor kept = logical_not(ignored).reshape({key.size(0), 1, 1, key.size(1)});
+    const Tensor attended = tagged(kept, ignored.is_batch());
+    if (!mask.defined()) return attended;
+    if (mask.dtype() == DType::boolean) return logical_and(mask, attended);
+    return where(attended, mask, -std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads,
+                                       const MultiheadAttentionOptions& options)
+    : in_proj_weight(projection_weight(embed_dim, heads)),
+      out_proj(embed_dim, embed_dim, options.bias),
+      num_heads(heads),
+      dropout(require_probability("MultiheadAttention", options.dropout)) {
+    if (!options.bias) return;
+    in_proj_bias.emplace(Tensor::zeros({3 * embed_dim}));
+    out_proj.bias.emplace(Tensor::zeros({embed_dim}));
+}
+
+Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                   const AttentionMasks& masks) const {
+    detail::require_listed("MultiheadAttention", training);
+    for (const auto& [what, x] :
+         {std::pair<const char*, const Tensor&>("query", query), {"key", key}, {"value", value}})
+        checks::dims("MultiheadAttention", what, x, 3, "(N, L, E)");
+    if (key.size(0) != query.size(0) || value.size(0) != query.size(0))
+        throw InvalidArgument(
+            fmt::format("MultiheadAttention: query {}, key {} and value {} have different numbers of "
+                        "rows; expected one batch",
+                        query.shape().str(), key.shape().str(), value.shape().str()));
+    const std::vector<Tensor> weight = chunk(in_proj_weight, 3);
+    const std::vector<Tensor> bias = in_proj_bias ? chunk(*in_proj_bias, 3) : std::vector<Tensor>(3);
+    const Tensor mask = joined_mask(masks, query, key);
+    const Tensor heads = scaled_dot_product_attention(by_heads(linear(query, weight[0], bias[0]), num_heads),
+                                                      by_heads(linear(key, weight[1], bias[1]), num_heads),
+                                                      by_heads(linear(value, weight[2], bias[2]), num_heads),
+                                                      {.attn_mask = mask, .dropout_p = training ? dropout : 0});
+    const Tensor joined = heads.transpose(1, 2).reshape({query.size(0), query.size(1), query.size(2)});
+    return out_proj.forward(tagged(joined, query.is_batch()));
+}
+
+TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead,
+                                                 const TransformerEncoderLayerOptions& o)
+    : self_attn(d_model, nhead, {o.dropout, o.bias}),
+      linear1(d_model, o.dim_feedforward, o.bias),
+      dropout(o.dropout),
+      linear2(o.dim_feedforward, d_model, o.bias),
+      norm1(d_model, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      norm2(d_model, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      dropout1(o.dropout),
+      dropout2(o.dropout),
+      options(o) {}
+
+Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
+    const auto attention = [&](const Tensor& y) { return dropout1.forward(self_attn.forward(y, y, y, masks)); };
+    const auto feed_forward = [&](const Tensor& y) {
+        const Tensor hidden = linear1.forward(y);
+        const bool smooth = options.activation == TransformerEncoderLayerOptions::Activation::gelu;
+        return dropout2.forward(linear2.forward(dropout.forward(smooth ? gelu(hidden) : relu(hidden))));
+    };
+    if (options.norm_first) {
+        const Tensor y = x + attention(norm1.forward(x));
+        return y + feed_forward(norm2.forward(y));
+    }
+    const Tensor y = norm1.forward(x + attention(x));
+    return norm2.forward(y + feed_forward(y));
+}
+
+TransformerEncoder::TransformerEncoder(const TransformerEncoderLayer& layer, int num_layers,
+                                       std::optional<LayerNorm> last)
+    : norm(std::move(last)) {
+    require_positive("TransformerEncoder", "num_layers", num_layers);
+    for (int i = 0; i < num_layers; ++i) layers.push_back(layer);
+}
+
+Tensor TransformerEncoder::forward(const Tensor& x, const AttentionMasks& masks) const {
+    Tensor y = x;
+    for (const TransformerEncoderLayer& layer : layers) y = layer.forward(y, masks);
+    return norm ? norm->forward(y) : y;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,196 @@
+// Losses of elements and rows in the op table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numbers>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/tests/ops/function_op.h"
+
+namespace lockstep::test {
+
+namespace {
+
+/// A loss of pairs of elements, as mean and as sum.
+void add_pairs(Table& table, const std::string& function, const std::string& options, const std::vector<Input>& inputs,
+               const std::function<Loss(const std::vector<Tensor>&, Reduction)>& loss,
+               const std::function<double(double, double)>& exact) {
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
+        const char* word = reduction == Reduction::mean ? "mean" : "sum";
+        add_function(
+            table, "F." + function + "(" + options + "reduction='" + word + "')", inputs,
+            [loss, reduction](const auto& in) { return loss(in, reduction).value(); },
+            [exact, reduction](const std::vector<Array>& in) {
+                double total = 0;
+                for (std::ptrdiff_t i = 0; i < in[0].size(); ++i) total += exact(in[0][i], in[1][i]);
+                const auto count = static_cast<double>(in[0].size());
+                return Array(Sizes{}, reduction == Reduction::mean ? total / count : total);
+            });
+    }
+}
+
+double smooth(double d, double beta) { return d < beta ? d * d / (2 * beta) : d - beta / 2; }
+double bernoulli(double x, double t) { return -(t * std::log(x) + (1 - t) * std::log(1 - x)); }
+
+void add_element_pairs(Table& table) {
+    const std::vector<Input> pair{{{4, 5}}, {{4, 5}}};
+    add_pairs(
+        table, "l1_loss", "a, b, ", pair, [](const auto& in, Reduction r) { return L1Loss{r}(in[0], in[1]); },
+        [](double x, double t) { return std::abs(x - t); });
+    add_pairs(
+        table, "smooth_l1_loss", "a, b, beta=0.7, ", pair,
+        [](const auto& in, Reduction r) {
+            return SmoothL1Loss{0.7, r}(in[0], in[1]);
+        },
+        [](double x, double t) { return smooth(std::abs(x - t), 0.7); });
+    add_pairs(
+        table, "huber_loss", "a, b, delta=0.7, ", pair,
+        [](const auto& in, Reduction r) {
+            return HuberLoss{0.7, r}(in[0], in[1]);
+        },
+        [](double x, double t) { return 0.7 * smooth(std::abs(x - t), 0.7); });
+    const std::vector<Input> positive{{{4, 5}, Values::positive}, {{4, 5}, Values::positive}};
+    add_pairs(
+        table, "binary_cross_entropy", "a / 3, b / 3, ", positive,
+        [](const auto& in, Reduction r) { return BceLoss{{.reduction = r}}(in[0] / 3.0, in[1] / 3.0); },
+        [](double x, double t) { return bernoulli(x / 3, t / 3); });
+    add_pairs(
+        table, "kl_div", "a, b, ", {{{4, 5}}, {{4, 5}, Values::positive}},
+        [](const auto& in, Reduction r) {
+            return KlDivLoss{{.reduction = r == Reduction::mean ? KlDivOptions::Reduction::mean
+                                                                : KlDivOptions::Reduction::sum}}(in[0], in[1]);
+        },
+        [](double x, double t) { return t * (std::log(t) - x); });
+    add_function(
+        table, "F.kl_div(a, b, reduction='batchmean', log_target=True)", pair,
+        [](const auto& in) {
+            const KlDivOptions options{.log_target = true, .reduction = KlDivOptions::Reduction::batchmean};
+            return KlDivLoss{options}(in[0], in[1]).value();
+        },
+        [](const std::vector<Array>& in) {
+            double total = 0;
+            for (std::ptrdiff_t i = 0; i < in[0].size(); ++i) total += std::exp(in[1][i]) * (in[1][i] - in[0][i]);
+            return Array(Sizes{}, total / 4);
+        });
+    add_function(
+        table, "F.gaussian_nll_loss(a, b, c, full=True)", {{{4, 5}}, {{4, 5}}, {{4, 5}, Values::positive}},
+        [](const auto& in) { return GaussianNllLoss{{.full = true}}(in[0], in[1], in[2]).value(); },
+        [](const std::vector<Array>& in) {
+            double total = 0;
+            for (std::ptrdiff_t i = 0; i < 20; ++i)
+                total += 0.5 * (std::log(in[2][i]) + std::pow(in[0][i] - in[1][i], 2) / in[2][i] +
+                                std::log(2 * std::numbers::pi));
+            return Array(Sizes{}, total / 20);
+        });
+}
+
+double product(const Array& a, const Array& b, std::ptrdiff_t row, std::ptrdiff_t size) {
+    double sum = 0;
+    for (std::ptrdiff_t i = row * size; i < (row + 1) * size; ++i) sum += a[i] * b[i];
+    return sum;
+}
+double distance(const Array& a, const Array& b, std::ptrdiff_t row, std::ptrdiff_t size) {
+    double sum = 0;
+    for (std::ptrdiff_t i = row * size; i < (row + 1) * size; ++i) sum += std::pow(a[i] - b[i] + 1e-6, 2);
+    return std::sqrt(sum);
+}
+
+void add_row_losses(Table& table) {
+    const std::vector<double> signs{1, -1, 1, -1, -1};
+    add_function(
+        table, "F.cosine_embedding_loss(a, b, c, margin=0.1)",
+        {{{5, 4}}, {{5, 4}}, {.shape = {5}, .gradient = false, .exact = signs}},
+        [](const auto& in) { return CosineEmbeddingLoss{{.margin = 0.1}}(in[0], in[1], in[2]).value(); },
+        [](const std::vector<Array>& in) {
+            double total = 0;
+            for (std::ptrdiff_t i = 0; i < 5; ++i) {
+                const double lengths = product(in[0], in[0], i, 4) * product(in[1], in[1], i, 4);
+                const double cosine = product(in[0], in[1], i, 4) / std::sqrt(lengths);
+                total += in[2][i] == 1 ? 1 - cosine : std::max(0.0, cosine - 0.1);
+            }
+            return Array(Sizes{}, total / 5);
+        });
+    for (const bool swap : {false, true})
+        add_function(
+            table, swap ? "F.triplet_margin_loss(a, b, c, margin=2.0, swap=True)" : "F.triplet_margin_loss(a, b, c)",
+            {{{6, 4}}, {{6, 4}}, {{6, 4}}},
+            [swap](const auto& in) {
+                return TripletMarginLoss{{.margin = swap ? 2.0 : 1.0, .swap = swap}}(in[0], in[1], in[2]).value();
+            },
+            [swap](const std::vector<Array>& in) {
+                double total = 0;
+                for (std::ptrdiff_t i = 0; i < 6; ++i) {
+                    double far = distance(in[0], in[2], i, 4);
+                    if (swap) far = std::min(far, distance(in[1], in[2], i, 4));
+                    total += std::max(0.0, distance(in[0], in[1], i, 4) - far + (swap ? 2 : 1));
+                }
+                return Array(Sizes{}, total / 6);
+            });
+
+    // Class 2 is ignored where it is the target.
+    for (const bool weighted : {false, true}) {
+        const std::string weight = weighted ? "c" : "None";
+        add_function(
+            table, "F.cross_entropy(a, b, weight=" + weight + ", ignore_index=2, label_smoothing=0.3)",
+            {{{7, 4}}, {{7}, Values::classes, false, 4}, {{4}, Values::positive, false}},
+            [weighted](const auto& in) {
+                return CrossEntropyLoss{
+                    {.weight = weighted ? in[2] : Tensor(), .ignore_index = 2, .label_smoothing = 0.3}}(in[0], in[1])
+                    .value();
+            },
+            [weighted](const std::vector<Array>& in) {
+                const Array logarithms = reference::log_softmax(in[0], 1);
+                const auto weight_of = [&](std::ptrdiff_t c) { return weighted ? in[2][c] : 1; };
+                double total = 0, count = 0;
+                for (std::ptrdiff_t i = 0; i < 7; ++i) {
+                    const auto target = static_cast<std::ptrdiff_t>(in[1][i]);
+                    if (target == 2) continue;
+                    count += weight_of(target);
+                    total -= 0.7 * weight_of(target) * logarithms[4 * i + target];
+                    for (std::ptrdiff_t c = 0; c < 4; ++c) total -= 0.3 / 4 * weight_of(c) * logarithms[4 * i + c];
+                }
+                return Array(Sizes{}, total / count);
+            });
+    }
+}
+
+void add_probability_targets(Table& table) {
+    for (const bool weighted : {false, true})
+        for (const char* reduction : {"mean", "sum"}) {
+            const bool mean = reduction == std::string("mean");
+            const double smoothing = weighted ? 0.3 : 0;
+            add_function(
+                table,
+                fmt::format("F.cross_entropy(a, b, weight={}, label_smoothing={}, reduction='{}')",
+                            weighted ? "c" : "None", smoothing, reduction),
+                {{{3, 4, 2}}, {{3, 4, 2}, Values::positive}, {{4}, Values::positive, false}},
+                [=](const auto& in) {
+                    return CrossEntropyLoss{{.weight = weighted ? in[2] : Tensor(),
+                                             .reduction = mean ? Reduction::mean : Reduction::sum,
+                                             .label_smoothing = smoothing}}(in[0], in[1])
+                        .value();
+                },
+                [=](const std::vector<Array>& in) {
+                    const Array logarithms = reference::log_softmax(in[0], 1);
+                    double total = 0;
+                    for (std::ptrdiff_t i = 0; i < logarithms.size(); ++i) {
+                        const double target = in[1][i] * (1 - smoothing) + smoothing / 4;
+                        total -= (weighted ? in[2][i / 2 % 4] : 1) * target * logarithms[i];
+                    }
+                    return Array(Sizes{}, mean ? total / 6 : total);
+                });
+        }
+}
+
+}  // namespace
+
+void add_element_losses(Table& table) {
+    add_element_pairs(table);
+    add_row_losses(table);
+    add_probability_targets(table);
+}
+
+}  // namespace lockstep::test
