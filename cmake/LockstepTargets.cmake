@@ -33,7 +33,7 @@ endfunction()
 # For programs and tests, which spend their time in the library: optimising them would dominate compile time.
 set(LOCKSTEP_PROGRAM_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 if(LOCKSTEP_SANITIZE)
-  set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-Og>)
+  set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-O0> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Og>)
 endif()
 
 # Groups for CMAKE_UNITY_BUILD. All sources of a group are in one folder, so that a program that links the archive loads only
