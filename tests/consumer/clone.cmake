@@ -48,7 +48,7 @@ if(BUILDER)
   # The compiler cache belongs to root as well.
   set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "")
   execute_process(COMMAND id -g ${BUILDER} OUTPUT_VARIABLE group OUTPUT_STRIP_TRAILING_WHITESPACE)
-  set(prefix setpriv --reuid=${BUILDER} --regid=${group} --clear-groups env "HOME=${build}" "TMPDIR=${build}")
+  set(prefix setpriv --reuid=${BUILDER} --regid=${group} --clear-groups env -u CCACHE_DIR -u XDG_CACHE_HOME "HOME=${build}" "TMPDIR=${build}")
 else()
   set(clone "${linked}/lockstep")
   set(build "${clone}/build")
