@@ -140,11 +140,11 @@ CheckedArgs::CheckedArgs(const char* function, const char* name, TensorList tens
     recycled::Vector<Argument> arguments;
     arguments.reserve(tensors.size());
     for (const Tensor& tensor : tensors) {
-        arguments.push_back(arg::floating(name, tensor));
+        arguments.push_back(dtypes == Dtypes::alike ? arg::alike(name, tensor) : arg::floating(name, tensor));
         take(arguments.back());
     }
     convert();
-    if (dtypes == Dtypes::alike) require_alike(arguments.data());
+    if (dtypes != Dtypes::floating) require_alike(arguments.data());
     require_one_device();
 }
 

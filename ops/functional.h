@@ -248,9 +248,9 @@ Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
 ValuesAndIndices topk(const Tensor& x, std::int64_t k, int dim = -1, bool largest = true);
 /// Products (N, M) of the elements of two vectors.
 Tensor outer(const Tensor& a, const Tensor& b);
-/// Concatenates tensors along `dim`; all other dimensions must agree. For integers see gather in functions.h.
+/// Concatenates tensors along `dim`; all other dimensions must agree. Any dtype, the same for all.
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
-/// Tensors of equal shapes along a new dimension `dim`.
+/// Tensors of equal shapes along a new dimension `dim`. Any dtype, the same for all.
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
 /// Views of x along `dim`, of any dtype. `size`: parts of that size, the last one with the rest. `sizes`: parts of
 /// these sizes, which add up to the size of x. `chunks`: at most this number of parts of equal sizes, the last one with
@@ -277,6 +277,15 @@ Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 /// x with `value` around it: `pad` holds the number of elements before and after the last dimension, then before and
 /// after the second to last, and so on; negative numbers crop. Any dtype. torch.nn.functional.pad with mode "constant".
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, double value = 0);
+/// The elements around a padded tensor.
+enum class PaddingMode : std::uint8_t {
+    zeros,
+    reflect,    ///< the elements next to the edge, mirrored; padding is less than the size
+    replicate,  ///< the element at the edge
+    circular    ///< the elements at the other edge; padding is at most the size
+};
+/// x with copies of its elements around it. Any dtype. torch.nn.functional.pad with the mode of that name.
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, PaddingMode mode);
 /// A view of x with its dimensions in the order `dims`. Any dtype.
 Tensor permute(const Tensor& x, const std::vector<int>& dims);
 /// x (...) i64 in 0..num_classes-1 as (..., num_classes) i64: 1 at the class, 0 elsewhere. Only the device
@@ -334,6 +343,13 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size);
 /// (N, C r^2, H, W) as (N, C, H r, W r), and back. Any dtype.
 Tensor pixel_shuffle(const Tensor& x, int upscale_factor);
 Tensor pixel_unshuffle(const Tensor& x, int downscale_factor);
+
+/// The sliding windows of x (N, C, H, W), zero padding, as columns: (N, C kh kw, L), with L windows in row-major order.
+/// Any dtype. torch.nn.functional.unfold.
+Tensor unfold(const Tensor& x, Pair kernel_size, Pair dilation = 1, Pair padding = 0, Pair stride = 1);
+/// The gradient of unfold: windows (N, C kh kw, L), added where they overlap, as (N, C, output_size).
+/// torch.nn.functional.fold.
+Tensor fold(const Tensor& x, Pair output_size, Pair kernel_size, Pair dilation = 1, Pair padding = 0, Pair stride = 1);
 
 // Convolution and pooling of sequences x (N, C, L); weight (K, C / groups, k).
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, int stride = 1, int padding = 0,

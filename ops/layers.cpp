@@ -129,11 +129,16 @@ Conv2d::Conv2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_
       stride(options.stride),
       padding(options.padding),
       dilation(options.dilation),
-      groups(options.groups) {
+      groups(options.groups),
+      padding_mode(options.padding_mode) {
     if (options.bias) bias.emplace(uniform({out_channels}, in_channels / groups * kernel_size.h * kernel_size.w));
 }
 
 Tensor Conv2d::forward(const Tensor& x) const {
+    if (padding_mode != PaddingMode::zeros) {
+        const Tensor wide = pad(x, {padding.w, padding.w, padding.h, padding.h}, padding_mode);
+        return conv2d(wide, weight, value_or_none(bias), stride, 0, dilation, groups);
+    }
     return conv2d(x, weight, value_or_none(bias), stride, padding, dilation, groups);
 }
 
@@ -238,11 +243,15 @@ Conv1d::Conv1d(std::int64_t in_channels, std::int64_t out_channels, int kernel_s
       stride(options.stride),
       padding(options.padding),
       dilation(options.dilation),
-      groups(options.groups) {
+      groups(options.groups),
+      padding_mode(options.padding_mode) {
     if (options.bias) bias.emplace(uniform({out_channels}, in_channels / groups * kernel_size));
 }
 
 Tensor Conv1d::forward(const Tensor& x) const {
+    if (padding_mode != PaddingMode::zeros)
+        return conv1d(pad(x, {padding, padding}, padding_mode), weight, value_or_none(bias), stride, 0, dilation,
+                      groups);
     return conv1d(x, weight, value_or_none(bias), stride, padding, dilation, groups);
 }
 

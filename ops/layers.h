@@ -38,6 +38,7 @@ struct Conv2dOptions {
     Pair dilation = 1;
     std::int64_t groups = 1;  ///< divides both numbers of channels
     bool bias = true;
+    PaddingMode padding_mode = PaddingMode::zeros;
 };
 
 /// torch.nn.Conv2d. weight (out, in / groups, kh, kw) and bias (out) ~ U(-1/sqrt(n), 1/sqrt(n)), with
@@ -49,13 +50,14 @@ struct Conv2d {
     std::optional<Parameter> bias;
     Pair stride, padding, dilation;
     std::int64_t groups;
+    PaddingMode padding_mode;
     LOCKSTEP_MEMBERS(weight, bias)
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const {
         signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
-        signature.add(dilation.h).add(dilation.w).add(groups);
+        signature.add(dilation.h).add(dilation.w).add(groups).add(padding_mode);
     }
 };
 
@@ -65,6 +67,7 @@ struct Conv1dOptions {
     int dilation = 1;
     std::int64_t groups = 1;  ///< divides both numbers of channels
     bool bias = true;
+    PaddingMode padding_mode = PaddingMode::zeros;
 };
 
 /// torch.nn.Conv1d. weight (out, in / groups, k) and bias (out) ~ U(-1/sqrt(n), 1/sqrt(n)), with n = in / groups k.
@@ -75,11 +78,14 @@ struct Conv1d {
     std::optional<Parameter> bias;
     int stride, padding, dilation;
     std::int64_t groups;
+    PaddingMode padding_mode;
     LOCKSTEP_MEMBERS(weight, bias)
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(stride).add(padding).add(dilation).add(groups); }
+    void describe(Signature& signature) const {
+        signature.add(stride).add(padding).add(dilation).add(groups).add(padding_mode);
+    }
 };
 
 struct ConvTranspose2dOptions {

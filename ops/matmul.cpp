@@ -207,7 +207,7 @@ Equation parsed(const std::string& text, std::size_t tensors) {
 
 Tensor einsum(const std::string& text, const std::vector<Tensor>& tensors) {
     if (tensors.empty()) throw InvalidArgument("einsum: an empty list of tensors; expected at least one");
-    const CheckedArgs call("einsum", "a tensor", tensors, CheckedArgs::Dtypes::alike);
+    const CheckedArgs call("einsum", "a tensor", tensors, CheckedArgs::Dtypes::floating_alike);
     const Equation equation = parsed(text, tensors.size());
     std::vector<Labelled> operands;
     std::string batch_labels;

@@ -99,7 +99,7 @@ Tensor argmax(const Tensor& given, std::optional<int> dim, bool keepdim) {
 }
 
 std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
-    const CheckedArgs call("sum_over_shards", "a tensor", given, CheckedArgs::Dtypes::any);
+    const CheckedArgs call("sum_over_shards", "a tensor", given, CheckedArgs::Dtypes::floating);
     const TensorList tensors = call.tensors();
     if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; expected at least one");
     std::vector<Output> outputs;

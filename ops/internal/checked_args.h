@@ -82,11 +82,15 @@ public:
         const Tensor& tensor;
     };
 
-    enum class Dtypes : std::uint8_t { alike, any };
+    enum class Dtypes : std::uint8_t {
+        floating_alike,  ///< one floating dtype
+        floating,        ///< floating dtypes
+        alike            ///< one dtype
+    };
 
     /// Throws InvalidArgument for tensors that are undefined, of an unsupported dtype, or on different devices.
     CheckedArgs(const char* function, std::initializer_list<Argument> arguments);
-    /// Floating tensors, each called `name`.
+    /// Tensors, each called `name`.
     CheckedArgs(const char* function, const char* name, TensorList tensors, Dtypes dtypes);
 
     const Tensor& operator[](std::size_t argument) const { return tensors_[argument]; }

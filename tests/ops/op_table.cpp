@@ -43,6 +43,7 @@ Table make_table() {
     add_reductions(table);
     add_statistics(table);
     add_sorts_and_scans(table);
+    add_windows(table);
     add_layers(table);
     add_activation_functions(table);
     add_contractions(table);

@@ -251,6 +251,14 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
          [](const Tensor& x) {
              pad(x, {1, 1});
          }},
+        {"unfold",
+         [](const Tensor& x) {
+             unfold(x.reshape({1, 4, 4, 4}), 2);
+         }},
+        {"fold",
+         [](const Tensor& x) {
+             fold(x.reshape({1, 16, 4}), 3, 2);
+         }},
         {"permute",
          [as_matrix](const Tensor& x) {
              permute(as_matrix(x), {1, 0});
@@ -349,9 +357,10 @@ TEST_CASE("the support page lists the operations that accept integers") {
 
 TEST_CASE("the support page names layers, losses, optimizers, schedules, dtypes, backends and formats") {
     Names layers;
-    for (const char* header : {"ops/layers.h", "ops/recurrent.h", "ops/transformer.h"})
+    for (const char* header : {"ops/layers.h", "ops/recurrent.h", "ops/transformer.h", "ops/window_layers.h"})
         layers.merge(declared(header, R"(\nstruct (\w+)(?: : \w+)? \{)"));
-    const std::regex others("PlainLayer|RecurrentCell|CellParameters|\\w+(?:Options|Result|Masks|State)");
+    const std::regex others(
+        "PlainLayer|Padding2d|Margins|RecurrentCell|CellParameters|\\w+(?:Options|Result|Masks|State)");
     for (auto name = layers.begin(); name != layers.end();)
         name = std::regex_match(*name, others) ? layers.erase(name) : std::next(name);
     CHECK(difference(layers, shown(page(), "Layers")) == "");
