@@ -202,7 +202,8 @@ private:
     std::vector<int> list_;
 };
 
-/// Sum over `dims`. For a batch, this is the sum over the shard; `sum_over_shards` adds them.
+/// Sum over `dims`; i64 for integers and bool. For a batch, this is the sum over the shard; `sum_over_shards` adds
+/// them.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// Index (i64) of the first largest element along `dim`, or in the flattened tensor. Not differentiable.

@@ -59,8 +59,8 @@ Tensor reduce_to(const Tensor& x, const Shape& shape) {
 }
 
 Tensor sum(const Tensor& given, const Dims& dims, bool keepdim) {
-    const CheckedArgs call("sum", {arg::floating("the tensor", given)});
-    const Tensor& x = call[0];
+    const CheckedArgs call("sum", {arg::any("the tensor", given)});
+    const Tensor x = is_floating(call[0].dtype()) ? call[0] : call[0].to(DType::i64);
     return sum_bits(x, checks::dim_bits("sum", x, dims.list()), keepdim);
 }
 

@@ -62,3 +62,27 @@ TEST_CASE("sums over large images are as accurate as those over small ones") {
         check_batch_norm(convolved(chequered(16, 256, device)));
     }
 }
+
+TEST_CASE("sums of integers and bool are i64 and exact") {
+    using Numbers = std::vector<std::int64_t>;
+    const std::int64_t large = std::int64_t{1} << 62;
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        CAPTURE(device.str());
+        const auto numbers = [&](const Numbers& values, const Shape& shape) {
+            return Tensor::from(values, shape).to(device);
+        };
+        CHECK(sum(numbers({large, 1, -large, 5}, {4})).to_vector<std::int64_t>() == Numbers{6});
+        CHECK(sum(numbers({large, large}, {2})).to_vector<std::int64_t>() == Numbers{2 * -large});  // wraps around
+        const Tensor table = numbers({1, 2, 3, 4, 5, 6}, {2, 3});
+        for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {
+            CAPTURE(name_of(dtype));
+            CHECK(sum(table.to(dtype), 0).to_vector<std::int64_t>() == Numbers{5, 7, 9});
+            CHECK(sum(table.to(dtype).transpose(0, 1), 0, true).shape() == Shape{1, 2});
+            CHECK(sum(table.to(dtype), {0, 1}).dtype() == DType::i64);
+        }
+        CHECK(sum(Tensor::full({1000}, 255, DType::u8, device)).to_vector<std::int64_t>() == Numbers{255000});
+        CHECK(sum(table > 2).to_vector<std::int64_t>() == Numbers{4});
+        CHECK(sum(Tensor::zeros({0}, DType::boolean, device)).to_vector<std::int64_t>() == Numbers{0});
+        CHECK(sum(Tensor::full({}, 7, DType::i32, device)).dtype() == DType::i64);
+    }
+}
