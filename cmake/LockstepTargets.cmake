@@ -67,6 +67,12 @@ function(lockstep_sanitize target)
       -fno-sanitize=null,vptr,object-size $<$<BOOL:$<TARGET_PROPERTY:LOCKSTEP_TESTS>>:-fno-sanitize=alignment>
       -fno-sanitize-recover=all -fno-omit-frame-pointer>)
     target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
+    # The macros of GCC, which sources ask for; Clang 16 has none.
+    set(macro __SANITIZE_ADDRESS__=1)
+    if(LOCKSTEP_SANITIZE MATCHES thread)
+      set(macro __SANITIZE_THREAD__=1)
+    endif()
+    target_compile_definitions(${target} PUBLIC $<$<COMPILE_LANG_AND_ID:CXX,Clang>:${macro}>)
   endif()
 endfunction()
 
