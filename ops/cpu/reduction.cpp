@@ -31,15 +31,15 @@ bool innermost_is_summed(const Shape& shape, std::uint32_t dims) {
 }
 
 template <class In>
-using Accumulator = std::conditional_t<std::is_floating_point_v<In>, double, std::int64_t>;
+using Accumulator = std::conditional_t<std::is_floating_point_v<In>, double, std::uint64_t>;  // integers wrap around
 
 template <class In>
 Accumulator<In> sum_run(const In* x, std::int64_t n) {
     if constexpr (std::is_floating_point_v<In>) {
         return loops<In>().sum(x, n);
     } else {
-        std::int64_t sum = 0;
-        for (std::int64_t i = 0; i < n; ++i) sum += static_cast<std::int64_t>(x[i]);
+        std::uint64_t sum = 0;
+        for (std::int64_t i = 0; i < n; ++i) sum += static_cast<std::uint64_t>(x[i]);
         return sum;
     }
 }
@@ -49,7 +49,8 @@ void add_row(const In* x, Out* y, std::int64_t n) {
     if constexpr (std::is_floating_point_v<In>) {
         binary_loops<In, functor::Add>()[0](y, x, y, n);
     } else {
-        for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<Out>(y[i] + static_cast<Out>(x[i]));
+        for (std::int64_t i = 0; i < n; ++i)
+            y[i] = static_cast<Out>(static_cast<std::uint64_t>(y[i]) + static_cast<std::uint64_t>(x[i]));
     }
 }
 

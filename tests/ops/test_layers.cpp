@@ -432,7 +432,6 @@ TEST_CASE("mismatched shapes are rejected with an error that names both") {
     refused([&] { add(m, m.to(DType::boolean)); });
     refused([&] { sum(m, 2); });
     refused([&] { sum(m, {0, -2}); });
-    refused([&] { sum(Tensor::zeros({2}, DType::i64)); });
     refused([&] { argmax(m, -3); });
     refused([&] { argmax(Tensor::zeros({0, 3}), 0); });
     refused([&] { cat({}); });
