@@ -282,7 +282,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, double value =
 enum class PaddingMode : std::uint8_t {
     zeros,
     reflect,    ///< the elements next to the edge, mirrored; padding is less than the size
-    replicate,  ///< the element at the edge
+    replicate,  ///< the element at the edge; padding is at most 2^24
     circular    ///< the elements at the other edge; padding is at most the size
 };
 /// x with copies of its elements around it. Any dtype. torch.nn.functional.pad with the mode of that name.

@@ -25,7 +25,7 @@ std::int64_t source_of(std::int64_t i, std::int64_t size, PaddingMode mode) {
 
 /// Largest padding of a dimension of `size` elements.
 std::int64_t most_padding(std::int64_t size, PaddingMode mode) {
-    constexpr std::int64_t most = std::int64_t{1} << 40;  // more would be a mistake, and sizes would overflow
+    constexpr std::int64_t most = std::int64_t{1} << 24;  // every element has an index on the host
     if (mode == PaddingMode::reflect) return size - 1;
     if (mode == PaddingMode::circular) return size;
     return size > 0 ? most : 0;
@@ -49,15 +49,15 @@ Tensor padded(const Tensor& x, int dim, std::int64_t before, std::int64_t after,
 }
 
 /// Sliding windows over one dimension.
-struct Windows {
+struct SlidingWindows {
     std::int64_t kernel, dilation, padding, stride, count;
 
     std::int64_t reach() const { return (count - 1) * stride + 1; }
 };
 
 /// The windows over `size` elements of dimension `dim` of images.
-Windows windows_over(const char* name, const char* dim, std::int64_t size, int kernel, int dilation, int padding,
-                     int stride) {
+SlidingWindows windows_over(const char* name, const char* dim, std::int64_t size, int kernel, int dilation, int padding,
+                            int stride) {
     const auto require = [&](const char* argument, int value, int least) {
         if (value < least)
             throw InvalidArgument(
@@ -109,8 +109,9 @@ Tensor unfold(const Tensor& given, Pair kernel_size, Pair dilation, Pair padding
     const CheckedArgs call(name, {arg::any("input", given)});
     const Tensor& x = call[0];
     checks::dims(name, "input", x, 4, "(N, C, H, W)");
-    const Windows rows = windows_over(name, "height", x.size(2), kernel_size.h, dilation.h, padding.h, stride.h);
-    const Windows columns = windows_over(name, "width", x.size(3), kernel_size.w, dilation.w, padding.w, stride.w);
+    const SlidingWindows rows = windows_over(name, "height", x.size(2), kernel_size.h, dilation.h, padding.h, stride.h);
+    const SlidingWindows columns =
+        windows_over(name, "width", x.size(3), kernel_size.w, dilation.w, padding.w, stride.w);
     const Tensor wide = pad(x, {padding.w, padding.w, padding.h, padding.h});
     std::vector<Tensor> elements;  // one tensor for each position in a window
     for (std::int64_t h = 0; h < rows.kernel; ++h)
@@ -131,8 +132,10 @@ Tensor fold(const Tensor& given, Pair output_size, Pair kernel_size, Pair dilati
     if (output_size.h < 1 || output_size.w < 1)
         throw InvalidArgument(fmt::format("{}: invalid output_size ({} x {}); expected positive numbers", name,
                                           output_size.h, output_size.w));
-    const Windows rows = windows_over(name, "height", output_size.h, kernel_size.h, dilation.h, padding.h, stride.h);
-    const Windows columns = windows_over(name, "width", output_size.w, kernel_size.w, dilation.w, padding.w, stride.w);
+    const SlidingWindows rows =
+        windows_over(name, "height", output_size.h, kernel_size.h, dilation.h, padding.h, stride.h);
+    const SlidingWindows columns =
+        windows_over(name, "width", output_size.w, kernel_size.w, dilation.w, padding.w, stride.w);
     const std::int64_t area = rows.kernel * columns.kernel, count = rows.count * columns.count;
     if (x.size(1) % area != 0 || x.size(2) != count)
         throw InvalidArgument(

@@ -107,8 +107,7 @@ TEST_CASE("padding and windows that do not fit are refused") {
           }) == "pad: invalid padding (1) of dimension 1 of (1, 0); expected at most 0");
     CHECK(refused([&] {
               pad(x, {std::int64_t{1} << 50, 0}, PaddingMode::replicate);
-          }) ==
-          "pad: invalid padding (1125899906842624) of dimension 3 of (1, 2, 3, 4); expected at most 1099511627776");
+          }) == "pad: invalid padding (1125899906842624) of dimension 3 of (1, 2, 3, 4); expected at most 16777216");
     CHECK(refused([&] {
               pad(x, {-3, -2}, PaddingMode::replicate);
           }) == "pad: paddings -3 and -2 crop dimension 3 of (1, 2, 3, 4); expected a size of 0 or more");
