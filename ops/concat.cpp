@@ -43,27 +43,28 @@ Tensor cat(const std::vector<Tensor>& given, int dim) {
     std::vector<Part> parts;
     for (const Tensor& tensor : tensors)
         parts.push_back({tensor.size(along), tensor.requires_grad(), tensor.is_batch()});
-    add_autograd_node("cat", tensors, {y}, [along, parts](const std::vector<Tensor>& gradients) {
-        std::vector<Tensor> result;
-        if (along != 0) {  // copies: views of channels would take the gradient out of its layout
-            std::vector<std::int64_t> sizes;
-            std::vector<Output> outputs;
-            for (const Part& part : parts) {
-                Shape of_part = gradients[0].shape();
-                of_part[along] = part.size;
-                sizes.push_back(part.size);
-                outputs.push_back(part.wanted ? Output(shaped(gradients[0], of_part, part.batch)) : Output());
+    add_autograd_node(
+        "cat", tensors, {y}, BackwardFunction::composed([along, parts](const auto& gradients) {
+            std::vector<Tensor> result;
+            if (along != 0 && !grad_enabled()) {  // copies: views of channels would take the gradient out of its layout
+                std::vector<std::int64_t> sizes;
+                std::vector<Output> outputs;
+                for (const Part& part : parts) {
+                    Shape of_part = gradients[0].shape();
+                    of_part[along] = part.size;
+                    sizes.push_back(part.size);
+                    outputs.push_back(part.wanted ? Output(shaped(gradients[0], of_part, part.batch)) : Output());
+                }
+                return apply(make_operation(Split{along, sizes}), {gradients[0]}, outputs);
             }
-            return apply(make_operation(Split{along, sizes}), {gradients[0]}, outputs);
-        }
-        std::int64_t start = 0;
-        for (const Part& part : parts) {
-            result.push_back(part.wanted ? tagged(gradients[0].slice(along, start, start + part.size), part.batch)
-                                         : Tensor());
-            start += part.size;
-        }
-        return result;
-    });
+            std::int64_t start = 0;
+            for (const Part& part : parts) {
+                result.push_back(part.wanted ? tagged(gradients[0].slice(along, start, start + part.size), part.batch)
+                                             : Tensor());
+                start += part.size;
+            }
+            return result;
+        }));
     return y;
 }
 
@@ -73,12 +74,13 @@ Tensor padded(const char* name, const Tensor& x, const Shape& before, const Shap
     const bool batch = x.is_batch() && before[0] == 0 && shape[0] == x.size(0);
     const Tensor y = apply_one(Pad{before, value}, {x}, shaped(x, shape, batch));
     if (needs_autograd({x}))
-        add_autograd_node(name, {x}, {y},
-                          [name, before, origin = x.shape(), tag = x.is_batch()](const std::vector<Tensor>& gradients) {
-                              Shape back = before;
-                              for (int i = 0; i < back.dims(); ++i) back[i] = -back[i];
-                              return std::vector<Tensor>{tagged(padded(name, gradients[0], back, origin, 0), tag)};
-                          });
+        add_autograd_node(
+            name, {x}, {y},
+            BackwardFunction::composed([name, before, origin = x.shape(), tag = x.is_batch()](const auto& gradients) {
+                Shape back = before;
+                for (int i = 0; i < back.dims(); ++i) back[i] = -back[i];
+                return std::vector<Tensor>{tagged(padded(name, gradients[0], back, origin, 0), tag)};
+            }));
     return y;
 }
 

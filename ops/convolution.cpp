@@ -44,6 +44,88 @@ void check_channels(const char* name, const Tensor& x, const Tensor& weight, std
 /// Elements of the input from the first to the last that a window reads.
 std::int64_t extent(std::int64_t kernel, int dilation) { return dilation * (kernel - 1) + 1; }
 
+// A convolution y(x, weight) is linear in both arguments, and so are its gradients dx(dy, weight) and dweight(x, dy):
+// the gradients of each of these three functions are the two others.
+
+struct WeightGradients {
+    Tensor weight, bias;
+};
+
+Tensor convolved(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 const ConvGeometry& geometry, const Shape& shape);
+WeightGradients weight_gradients(const char* name, const Tensor& x, const Tensor& dy, const ConvGeometry& geometry,
+                                 const TensorMeta& dw, bool with_bias);
+
+Tensor data_gradient(const char* name, const Tensor& dy, const Tensor& weight, const ConvGeometry& geometry,
+                     const TensorMeta& dx) {
+    const Tensor made = apply_one(Conv2dBackwardData{geometry}, {dy, weight}, dx);
+    if (!needs_autograd({dy, weight})) return made;
+    const bool dy_wanted = dy.requires_grad(), weight_wanted = weight.requires_grad();
+    SavedTensor upstream, weights;
+    if (weight_wanted) upstream = SavedTensor(dy, name);
+    if (dy_wanted) weights = SavedTensor(weight, name);
+    add_autograd_node(
+        name, {dy, weight}, {made},
+        BackwardFunction::composed([=, of_dy = like(dy), dw = like(weight)](const auto& gradients) {
+            std::vector<Tensor> result(2);
+            if (dy_wanted)
+                result[0] =
+                    tagged(convolved(name, gradients[0], weights.get(), Tensor(), geometry, of_dy.shape), of_dy.batch);
+            if (weight_wanted)
+                result[1] = weight_gradients(name, gradients[0], upstream.get(), geometry, dw, false).weight;
+            return result;
+        }));
+    return made;
+}
+
+WeightGradients weight_gradients(const char* name, const Tensor& x, const Tensor& dy, const ConvGeometry& geometry,
+                                 const TensorMeta& dw, bool with_bias) {
+    const bool differentiable = needs_autograd({x, dy});
+    const Output db = with_bias && !differentiable ? Output(TensorMeta::contiguous(dw.dtype, {dw.shape[0]})) : Output();
+    const auto made = apply(make_operation(Conv2dBackwardWeights{geometry}), {x, dy}, {dw, db});
+    if (!differentiable) return {made[0], made[1]};
+    const bool x_wanted = x.requires_grad(), dy_wanted = dy.requires_grad();
+    SavedTensor input, upstream;
+    if (dy_wanted) input = SavedTensor(x, name);
+    if (x_wanted) upstream = SavedTensor(dy, name);
+    add_autograd_node(name, {x, dy}, {made[0]},
+                      BackwardFunction::composed([=, dx = like(x), of_dy = like(dy)](const auto& gradients) {
+                          std::vector<Tensor> result(2);
+                          if (x_wanted) result[0] = data_gradient(name, upstream.get(), gradients[0], geometry, dx);
+                          if (dy_wanted)
+                              result[1] =
+                                  tagged(convolved(name, input.get(), gradients[0], Tensor(), geometry, of_dy.shape),
+                                         of_dy.batch);
+                          return result;
+                      }));
+    return {made[0], with_bias ? sum(dy, {0, 2, 3}) : Tensor()};
+}
+
+Tensor convolved(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 const ConvGeometry& geometry, const Shape& shape) {
+    const Tensor y = apply_one(Conv2dForward{geometry}, {x, weight, bias}, shaped(x, shape, x.is_batch()));
+    if (!needs_autograd({x, weight, bias})) return y;
+    const bool x_wanted = x.requires_grad();
+    const bool bias_wanted = bias.defined() && bias.requires_grad();
+    const bool weights_wanted = weight.requires_grad() || bias_wanted;
+    SavedTensor input, weights;
+    if (weights_wanted) input = SavedTensor(x, name);
+    if (x_wanted) weights = SavedTensor(weight, name);
+    add_autograd_node(name, {x, weight, bias}, {y},
+                      BackwardFunction::composed([=, dx = like(x), dw = like(weight)](const auto& gradients) {
+                          std::vector<Tensor> result(3);
+                          if (x_wanted) result[0] = data_gradient(name, gradients[0], weights.get(), geometry, dx);
+                          if (weights_wanted) {
+                              const auto [of_weight, of_bias] =
+                                  weight_gradients(name, input.get(), gradients[0], geometry, dw, bias_wanted);
+                              result[1] = of_weight;
+                              result[2] = of_bias;
+                          }
+                          return result;
+                      }));
+    return y;
+}
+
 }  // namespace
 
 Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride, Pair padding,
@@ -66,54 +148,8 @@ Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
             dilation.h == 1 && dilation.w == 1 ? "" : fmt::format(" and dilation ({}, {})", dilation.h, dilation.w)));
 
     const Shape shape{x.size(0), weight.size(0), room_h / stride.h + 1, room_w / stride.w + 1};
-    const Tensor y = apply_one(Conv2dForward{geometry}, {x, weight, bias}, shaped(x, shape, x.is_batch()));
-    if (!needs_autograd({x, weight, bias})) return y;
-    const bool x_wanted = x.requires_grad();
-    const bool bias_wanted = bias.defined() && bias.requires_grad();
-    const bool weights_wanted = weight.requires_grad() || bias_wanted;
-    SavedTensor input, weights;
-    if (weights_wanted) input = SavedTensor(x, "conv2d");
-    if (x_wanted) weights = SavedTensor(weight, "conv2d");
-    add_autograd_node(
-        "conv2d", {x, weight, bias}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
-            std::vector<Tensor> result(3);
-            if (x_wanted) result[0] = apply_one(Conv2dBackwardData{geometry}, {gradients[0], weights.get()}, dx);
-            if (weights_wanted) {
-                const Output db = bias_wanted ? Output(TensorMeta::contiguous(dw.dtype, {dw.shape[0]})) : Output();
-                const auto made =
-                    apply(make_operation(Conv2dBackwardWeights{geometry}), {input.get(), gradients[0]}, {dw, db});
-                result[1] = made[0];
-                result[2] = made[1];
-            }
-            return result;
-        });
-    return y;
+    return convolved("conv2d", x, weight, bias, geometry, shape);
 }
-
-namespace {
-
-/// Implements conv_transpose2d and its gradients: the operations of conv2d with input and result exchanged.
-Tensor transposed_convolution(const Tensor& x, const Tensor& weight, const ConvGeometry& geometry, const Shape& shape) {
-    constexpr const char* name = "conv_transpose2d";
-    const Tensor y = apply_one(Conv2dBackwardData{geometry}, {x, weight}, shaped(x, shape, x.is_batch()));
-    if (!needs_autograd({x, weight})) return y;
-    const bool x_wanted = x.requires_grad(), weight_wanted = weight.requires_grad();
-    SavedTensor input, weights;
-    if (weight_wanted) input = SavedTensor(x, name);
-    if (x_wanted) weights = SavedTensor(weight, name);
-    add_autograd_node(
-        name, {x, weight}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
-            std::vector<Tensor> result(2);
-            if (x_wanted) result[0] = apply_one(Conv2dForward{geometry}, {gradients[0], weights.get(), Tensor()}, dx);
-            if (weight_wanted)
-                result[1] = apply(make_operation(Conv2dBackwardWeights{geometry}), {gradients[0], input.get()},
-                                  {dw, Output()})[0];
-            return result;
-        });
-    return y;
-}
-
-}  // namespace
 
 Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride,
                         Pair padding, Pair output_padding, std::int64_t groups, Pair dilation) {
@@ -147,7 +183,7 @@ Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const
     // conv2d maps the result to as many rows as x has, plus one for every whole stride of output padding.
     const int rows = output_padding.h / stride.h, columns = output_padding.w / stride.w;
     const Tensor all = rows > 0 || columns > 0 ? pad(x, {0, columns, 0, rows}) : x;
-    const Tensor y = transposed_convolution(all, weight, geometry, shape);
+    const Tensor y = data_gradient(name, all, weight, geometry, shaped(all, shape, all.is_batch()));
     return bias.defined() ? add(y, bias.reshape({bias.size(0), 1, 1})) : y;
 }
 

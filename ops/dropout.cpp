@@ -14,6 +14,17 @@ namespace {
 /// Every shard has its own mask, also of a parameter.
 DrawBy draw_by(const Tensor& x) { return x.is_batch() ? DrawBy::row : DrawBy::shard; }
 
+/// The gradient of dropped(), which is that of itself.
+Tensor dropout_gradient(const Tensor& dy, const Tensor& kept, double p) {
+    const Tensor dx = apply_one(DropoutBackward{p}, {dy, kept}, like(dy));
+    if (needs_autograd({dy}))
+        add_autograd_node("dropout", {dy}, {dx},
+                          BackwardFunction::composed([p, saved = SavedTensor(kept, "dropout")](const auto& gradients) {
+                              return std::vector<Tensor>{dropout_gradient(gradients[0], saved.get(), p)};
+                          }));
+    return dx;
+}
+
 /// x * a mask of the same shape; one byte per element is saved for backward.
 Tensor dropped(const Tensor& given, double p) {
     const CheckedArgs call("dropout", {arg::floating("input", given)});
@@ -23,9 +34,9 @@ Tensor dropped(const Tensor& given, double p) {
     if (needs_autograd({x}))
         add_autograd_node(
             "dropout", {x}, {made[0]},
-            [p, kept = SavedTensor(made[1], "dropout"), dx = like(x)](const std::vector<Tensor>& gradients) {
-                return std::vector<Tensor>{apply_one(DropoutBackward{p}, {gradients[0], kept.get()}, dx)};
-            });
+            BackwardFunction::composed([p, kept = SavedTensor(made[1], "dropout")](const auto& gradients) {
+                return std::vector<Tensor>{dropout_gradient(gradients[0], kept.get(), p)};
+            }));
     return made[0];
 }
 

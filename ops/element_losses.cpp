@@ -7,6 +7,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/loss_terms.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -126,13 +127,35 @@ Loss HuberLoss::operator()(const Tensor& input, const Tensor& target) const {
     return pair.loss(where(d <= delta, square(d) * 0.5, (d - 0.5 * delta) * delta), reduction);
 }
 
+namespace {
+
+/// Cross entropies of probabilities x and t.
+Tensor cross_entropies(const Tensor& x, const Tensor& t) {
+    const Tensor e = [&] {
+        const NoGrad no_grad;
+        return neg(t * clamp(log(x), -100) + (1 - t) * clamp(log(1 - x), -100));
+    }();
+    constexpr const char* name = "binary_cross_entropy";
+    if (needs_autograd({x, t}))
+        add_autograd_node(
+            name, {x, t}, {e},
+            BackwardFunction::composed([of_x = SavedTensor(x, name), of_t = SavedTensor(t, name), tag_x = x.is_batch(),
+                                        tag_t = t.is_batch()](const auto& gradients) {
+                const Tensor &dy = gradients[0], p = of_x.get(), q = of_t.get();
+                // PyTorch's gradient, which is finite where x is 0 or 1.
+                return std::vector<Tensor>{tagged(dy * ((p - q) / clamp(p * (1 - p), 1e-12)), tag_x),
+                                           tagged(dy * (clamp(log(1 - p), -100) - clamp(log(p), -100)), tag_t)};
+            }));
+    return e;
+}
+
+}  // namespace
+
 Loss BceLoss::operator()(const Tensor& input, const Tensor& target) const {
     constexpr const char* name = "binary_cross_entropy";
     const Pairs pair(name, input, target);
-    const Tensor &x = pair.input(), &t = pair.target(), value = x.detach();
-    Tensor e = neg(t * clamp(log(value), -100) + (1 - t) * clamp(log(1 - value), -100));
-    // PyTorch's gradient, which is finite where x is 0 or 1; the difference is 0.
-    e = e + (x - value) * ((value - t.detach()) / clamp(value * (1 - value), 1e-12));
+    const Tensor& x = pair.input();
+    Tensor e = cross_entropies(x, pair.target());
     if (options.weight.defined()) {
         const Tensor weight = pair.like_input(options.weight);
         require_row_weights(name, "weight", weight, x);

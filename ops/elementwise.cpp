@@ -5,6 +5,7 @@
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/broadcast.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/tensor_number.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/autograd.h"
@@ -29,25 +30,25 @@ Tensor binary(const Tensor& given_a, const Tensor& given_b) {
     SavedTensor first, second, result;
     if (multiplies && from_b.wanted) first = SavedTensor(a, name);
     if (divides || (multiplies && from_a.wanted)) second = SavedTensor(b, name);
-    if (divides && from_b.wanted) result = SavedTensor(y, name);
-    add_autograd_node(name, {a, b}, {y}, [=](const std::vector<Tensor>& gradients) {
-        const Tensor& dy = gradients[0];
-        std::vector<Tensor> result_gradients(2);
-        Tensor& da = result_gradients[0];
-        Tensor& db = result_gradients[1];
-        if constexpr (multiplies) {
-            if (from_a.wanted) da = from_a.reduce(mul(dy, second.get()));
-            if (from_b.wanted) db = from_b.reduce(mul(dy, first.get()));
-        } else if constexpr (divides) {
-            if (from_a.wanted) da = from_a.reduce(div(dy, second.get()));
-            // In PyTorch's order: dy / b may be infinite where a / b is 0.
-            if (from_b.wanted) db = from_b.reduce(neg(mul(dy, div(result.get(), second.get()))));
-        } else {
-            if (from_a.wanted) da = from_a.reduce(dy);
-            if (from_b.wanted) db = from_b.reduce(std::is_same_v<F, functor::Add> ? dy : neg(dy));
-        }
-        return result_gradients;
-    });
+    if (divides && from_b.wanted) result = SavedTensor(y, name, SavedTensor::Role::output);
+    add_autograd_node(name, {a, b}, {y}, BackwardFunction::composed([=](const std::vector<Tensor>& gradients) {
+                          const Tensor& dy = gradients[0];
+                          std::vector<Tensor> result_gradients(2);
+                          Tensor& da = result_gradients[0];
+                          Tensor& db = result_gradients[1];
+                          if constexpr (multiplies) {
+                              if (from_a.wanted) da = from_a.reduce(mul(dy, second.get()));
+                              if (from_b.wanted) db = from_b.reduce(mul(dy, first.get()));
+                          } else if constexpr (divides) {
+                              if (from_a.wanted) da = from_a.reduce(div(dy, second.get()));
+                              // In PyTorch's order: dy / b may be infinite where a / b is 0.
+                              if (from_b.wanted) db = from_b.reduce(neg(mul(dy, div(result.get(), second.get()))));
+                          } else {
+                              if (from_a.wanted) da = from_a.reduce(dy);
+                              if (from_b.wanted) db = from_b.reduce(std::is_same_v<F, functor::Add> ? dy : neg(dy));
+                          }
+                          return result_gradients;
+                      }));
     return y;
 }
 
@@ -57,9 +58,10 @@ Tensor affine(const char* name, const Tensor& given, double scale, double shift)
     const Tensor& x = call[0];
     const Tensor y = apply_one(Affine{scale, shift}, {x}, like(x));
     if (needs_autograd({x}))
-        add_autograd_node(name, {x}, {y}, [name, scale](const std::vector<Tensor>& gradients) {
-            return std::vector<Tensor>{scale == 1 ? gradients[0] : affine(name, gradients[0], scale, no_shift)};
-        });
+        add_autograd_node(
+            name, {x}, {y}, BackwardFunction::composed([name, scale](const auto& gradients) {
+                return std::vector<Tensor>{scale == 1 ? gradients[0] : affine(name, gradients[0], scale, no_shift)};
+            }));
     return y;
 }
 
@@ -89,6 +91,15 @@ bool has_reciprocal(double b, DType dtype) {
     return dtype == DType::f64 ? std::isnormal(1 / b) : std::isnormal(static_cast<float>(1 / b));
 }
 
+/// The gradient of a function of every element, computed by functions with gradients.
+template <class F>
+Tensor differentiable_gradient(const F& function, const Tensor& dy, const Tensor& saved) {
+    const Tensor upstream = widened(dy);
+    const TensorNumber known = saved.defined() ? TensorNumber(widened(saved)) : TensorNumber(0);
+    const Tensor dx = function.gradient(TensorNumber(upstream), known).tensor(upstream);
+    return tagged(dx.to(dy.dtype()), dy.is_batch());
+}
+
 /// A function of every element.
 template <class F>
 Tensor unary(const Tensor& given, const F& function = {}) {
@@ -97,12 +108,16 @@ Tensor unary(const Tensor& given, const F& function = {}) {
     const Tensor y = apply_one(Unary<F>{function}, {x}, like(x));
     if (!needs_autograd({x})) return y;
     SavedTensor saved;
-    if (F::saves != Saves::nothing) saved = SavedTensor(F::saves == Saves::input ? x : y, F::name);
-    add_autograd_node(F::name, {x}, {y}, [function, saved, dx = like(x)](const std::vector<Tensor>& gradients) {
-        std::vector<Tensor> in{gradients[0]};
-        if (F::saves != Saves::nothing) in.push_back(saved.get());
-        return std::vector<Tensor>{apply_one(UnaryBackward<F>{function}, in, dx)};
-    });
+    if (F::saves == Saves::input) saved = SavedTensor(x, F::name);
+    if (F::saves == Saves::output) saved = SavedTensor(y, F::name, SavedTensor::Role::output);
+    add_autograd_node(F::name, {x}, {y}, BackwardFunction::composed([function, saved, dx = like(x)](const auto& dy) {
+                          const Tensor known = F::saves == Saves::nothing ? Tensor() : saved.get();
+                          if (grad_enabled())
+                              return std::vector<Tensor>{differentiable_gradient(function, dy[0], known)};
+                          std::vector<Tensor> in{dy[0]};
+                          if (F::saves != Saves::nothing) in.push_back(known);
+                          return std::vector<Tensor>{apply_one(UnaryBackward<F>{function}, in, dx)};
+                      }));
     return y;
 }
 

@@ -32,6 +32,29 @@ Shape with_size(Shape shape, int dim, std::int64_t size) {
     return shape;
 }
 
+Tensor select(const char* name, const Tensor& x, int dim, const Tensor& index, std::int64_t rows_of_index,
+              std::int64_t ignored);
+
+/// The gradient of select(), a sum of the elements of dy with the same index. `saved`: the index.
+Tensor select_gradient(const char* name, const Tensor& dy, const TensorMeta& dx, int dim, const Tensor& index,
+                       std::int64_t rows_of_index, std::int64_t ignored) {
+    const Tensor made = apply_one(IndexSelectBackward{dim, ignored}, {dy, index}, dx);
+    if (needs_autograd({dy}))
+        add_autograd_node(name, {dy}, {made},
+                          BackwardFunction::composed(
+                              [=, tag = dy.is_batch(), saved = SavedTensor(index, name)](const auto& gradients) {
+                                  const Tensor indices = saved.get();
+                                  Tensor up = select(name, gradients[0], dim, indices, rows_of_index, ignored);
+                                  if (ignored >= 0) {  // dropped gradients do not matter
+                                      Shape along = up.shape();
+                                      for (int d = 0; d < along.dims(); ++d) along[d] = d == dim ? up.size(d) : 1;
+                                      up = where(eq(indices, ignored).reshape(along), 0, up);
+                                  }
+                                  return std::vector<Tensor>{tagged(up, tag)};
+                              }));
+    return made;
+}
+
 /// Elements of x along `dim` at the indices of a vector. Gradients of those equal to `ignored` are dropped.
 Tensor select(const char* name, const Tensor& x, int dim, const Tensor& index, std::int64_t rows_of_index,
               std::int64_t ignored) {
@@ -39,11 +62,12 @@ Tensor select(const char* name, const Tensor& x, int dim, const Tensor& index, s
     const Tensor y = apply_one(IndexSelect{dim, rows_of_index, index.is_batch()}, {x, index},
                                shaped(x, with_size(x.shape(), dim, index.numel()), batch));
     if (needs_autograd({x}))
-        add_autograd_node(name, {x}, {y},
-                          [dim, ignored, saved = SavedTensor(index, name), dx = like(x)](const auto& gradients) {
-                              return std::vector<Tensor>{
-                                  apply_one(IndexSelectBackward{dim, ignored}, {gradients[0], saved.get()}, dx)};
-                          });
+        add_autograd_node(
+            name, {x}, {y},
+            BackwardFunction::composed([=, saved = SavedTensor(index, name), dx = like(x)](const auto& gradients) {
+                return std::vector<Tensor>{
+                    select_gradient(name, gradients[0], dx, dim, saved.get(), rows_of_index, ignored)};
+            }));
     return y;
 }
 
@@ -82,8 +106,8 @@ Tensor scattered(const char* name, const Tensor& source, int dim, const Tensor& 
         apply_one(ScatterSum{dim, per_row(index), index.is_batch()}, {source, index}, shaped(source, shape, batch));
     if (needs_autograd({source}))
         add_autograd_node(name, {source}, {y},
-                          [=, saved = SavedTensor(index, name), origin = source.shape(),
-                           tag = source.is_batch()](const auto& gradients) {
+                          BackwardFunction::composed([=, saved = SavedTensor(index, name), origin = source.shape(),
+                                                      tag = source.is_batch()](const auto& gradients) {
                               Tensor dx = gathered(name, gradients[0], dim, saved.get());
                               // The index may be smaller than the source, whose other elements have no gradient.
                               for (int d = 0; d < origin.dims(); ++d)
@@ -94,7 +118,7 @@ Tensor scattered(const char* name, const Tensor& source, int dim, const Tensor& 
                                       dx = pad(dx, after);
                                   }
                               return std::vector<Tensor>{tagged(dx, tag)};
-                          });
+                          }));
     return y;
 }
 
@@ -104,11 +128,11 @@ Tensor gathered(const char* name, const Tensor& x, int dim, const Tensor& index)
     const Tensor y =
         apply_one(Gather{dim, per_row(index), index.is_batch()}, {x, index}, shaped(x, index.shape(), batch));
     if (needs_autograd({x}))
-        add_autograd_node(
-            name, {x}, {y},
-            [=, saved = SavedTensor(index, name), origin = x.shape(), tag = x.is_batch()](const auto& gradients) {
-                return std::vector<Tensor>{scattered(name, gradients[0], dim, saved.get(), origin, tag)};
-            });
+        add_autograd_node(name, {x}, {y},
+                          BackwardFunction::composed([=, saved = SavedTensor(index, name), origin = x.shape(),
+                                                      tag = x.is_batch()](const auto& gradients) {
+                              return std::vector<Tensor>{scattered(name, gradients[0], dim, saved.get(), origin, tag)};
+                          }));
     return y;
 }
 

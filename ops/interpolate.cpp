@@ -44,6 +44,28 @@ void check_options(const InterpolateOptions& options) {
                         options.scale_factor->h, options.scale_factor->w));
 }
 
+Tensor interpolated(const Tensor& x, const InterpolateGeometry& geometry, const TensorMeta& of_y);
+
+Tensor interpolation_gradient(const Tensor& dy, const InterpolateGeometry& geometry, const TensorMeta& of_x) {
+    const Tensor dx = apply_one(InterpolateBackward{geometry}, {dy}, of_x);
+    if (needs_autograd({dy}))
+        add_autograd_node("interpolate", {dy}, {dx},
+                          BackwardFunction::composed([geometry, of_dy = like(dy)](const auto& gradients) {
+                              return std::vector<Tensor>{interpolated(gradients[0], geometry, of_dy)};
+                          }));
+    return dx;
+}
+
+Tensor interpolated(const Tensor& x, const InterpolateGeometry& geometry, const TensorMeta& of_y) {
+    const Tensor y = apply_one(InterpolateForward{geometry}, {x}, of_y);
+    if (needs_autograd({x}))
+        add_autograd_node("interpolate", {x}, {y},
+                          BackwardFunction::composed([geometry, of_x = like(x)](const auto& gradients) {
+                              return std::vector<Tensor>{interpolation_gradient(gradients[0], geometry, of_x)};
+                          }));
+    return y;
+}
+
 }  // namespace
 
 Tensor interpolate(const Tensor& given, const InterpolateOptions& options) {
@@ -71,12 +93,7 @@ Tensor interpolate(const Tensor& given, const InterpolateOptions& options) {
     const InterpolateGeometry geometry{options.mode == InterpolateMode::nearest, options.align_corners,
                                        step_of(options, x.size(2), shape[2], factor_h),
                                        step_of(options, x.size(3), shape[3], factor_w)};
-    const Tensor y = apply_one(InterpolateForward{geometry}, {x}, shaped(x, shape, x.is_batch()));
-    if (needs_autograd({x}))
-        add_autograd_node(name, {x}, {y}, [geometry, dx = like(x)](const std::vector<Tensor>& gradients) {
-            return std::vector<Tensor>{apply_one(InterpolateBackward{geometry}, {gradients[0]}, dx)};
-        });
-    return y;
+    return interpolated(x, geometry, shaped(x, shape, x.is_batch()));
 }
 
 }  // namespace lockstep

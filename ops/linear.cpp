@@ -38,17 +38,25 @@ Tensor linear(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
     if (weights_wanted) input = SavedTensor(x, "linear");
     if (x_wanted) weights = SavedTensor(weight, "linear");
     add_autograd_node(
-        "linear", {x, weight, bias}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
+        "linear", {x, weight, bias}, {y},
+        BackwardFunction::composed([=, dx = like(x), dw = like(weight)](const auto& gradients) {
+            const Tensor& dy = gradients[0];
             std::vector<Tensor> result(3);
-            if (x_wanted) result[0] = apply_one(LinearBackwardData{}, {gradients[0], weights.get()}, dx);
+            if (grad_enabled()) {
+                if (x_wanted) result[0] = tagged(matmul(dy, weights.get()), dx.batch);
+                if (weights_wanted) result[1] = tagged(matmul(dy.transpose(0, 1), input.get()), dw.batch);
+                if (bias_wanted) result[2] = sum(dy, 0);
+                return result;
+            }
+            if (x_wanted) result[0] = apply_one(LinearBackwardData{}, {dy, weights.get()}, dx);
             if (weights_wanted) {
                 const Output db = bias_wanted ? Output(TensorMeta::contiguous(dw.dtype, {dw.shape[0]})) : Output();
-                const auto made = apply(make_operation(LinearBackwardWeights{}), {input.get(), gradients[0]}, {dw, db});
+                const auto made = apply(make_operation(LinearBackwardWeights{}), {input.get(), dy}, {dw, db});
                 result[1] = made[0];
                 result[2] = made[1];
             }
             return result;
-        });
+        }));
     return y;
 }
 

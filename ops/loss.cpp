@@ -47,6 +47,45 @@ void require_classes(const char* name, const Tensor& input) {
                         input.shape().str()));
 }
 
+struct NllSums {
+    Tensor numerator, denominator;
+};
+
+/// Sums of the costs and of the weights. The costs are linear in `input`.
+NllSums nll_sums(const char* name, const Tensor& input, const Tensor& target, const Tensor& weight,
+                 std::int64_t ignored);
+
+/// The gradient of the numerator.
+Tensor nll_gradient(const char* name, const Tensor& dy, const TensorMeta& dx, const Tensor& target,
+                    const Tensor& weight, std::int64_t ignored) {
+    const Tensor made = apply_one(NllBackward{ignored}, {dy, target, weight}, dx);
+    if (needs_autograd({dy}))
+        add_autograd_node(
+            name, {dy}, {made},
+            BackwardFunction::composed([name, ignored, classes = SavedTensor(target, name),
+                                        w = SavedTensor(weight, name)](const auto& gradients) {
+                return std::vector<Tensor>{nll_sums(name, gradients[0], classes.get(), w.get(), ignored).numerator};
+            }));
+    return made;
+}
+
+NllSums nll_sums(const char* name, const Tensor& input, const Tensor& target, const Tensor& weight,
+                 std::int64_t ignored) {
+    const TensorMeta scalar = shaped(input, {});
+    const auto made = apply(make_operation(NllForward{ignored}), {input, target, weight}, {scalar, scalar});
+    if (needs_autograd({input}))
+        add_autograd_node(name, {input}, {made[0]},
+                          BackwardFunction::composed([name, ignored, classes = SavedTensor(target, name),
+                                                      w = SavedTensor(weight, name), numerator = made[0].detach(),
+                                                      dx = like(input)](const auto& gradients) {
+                              const Tensor d = nll_gradient(name, gradients[0], dx, classes.get(), w.get(), ignored);
+                              eager_reports::carry(numerator,
+                                                   d);  // positions whose target is not a class have no gradient
+                              return std::vector<Tensor>{d};
+                          }));
+    return {made[0], made[1]};
+}
+
 Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target, const NllOptions& options) {
     const CheckedArgs call(name,
                            {arg::floating("input", given_input), arg::any("target", given_target),
@@ -68,19 +107,8 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
         throw InvalidArgument(
             fmt::format("{}: class weights require a gradient; expected constants (use weight.detach())", name));
 
-    const TensorMeta scalar = shaped(input, {});
-    const auto made =
-        apply(make_operation(NllForward{options.ignore_index}), {input, target, weight}, {scalar, scalar});
-    if (needs_autograd({input}))
-        add_autograd_node(
-            name, {input}, {made[0]},
-            [ignore = options.ignore_index, classes = SavedTensor(target, name), w = SavedTensor(weight, name),
-             numerator = made[0].detach(), dx = like(input)](const std::vector<Tensor>& gradients) {
-                const Tensor d = apply_one(NllBackward{ignore}, {gradients[0], classes.get(), w.get()}, dx);
-                eager_reports::carry(numerator, d);  // positions whose target is not a class have no gradient
-                return std::vector<Tensor>{d};
-            });
-    return Loss({made[0], options.reduction == Reduction::mean ? made[1] : Tensor()});
+    const auto [numerator, denominator] = nll_sums(name, input, target, weight, options.ignore_index);
+    return Loss({numerator, options.reduction == Reduction::mean ? denominator : Tensor()});
 }
 
 }  // namespace
@@ -148,14 +176,17 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
                                           input.shape().str(), target.shape().str()));
     const Tensor numerator = apply_one(SquaredErrorForward{}, {input, target}, shaped(input, {}));
     if (needs_autograd({input, target}))
-        add_autograd_node(name, {input, target}, {numerator},
-                          [a = SavedTensor(input, name), b = SavedTensor(target, name), dx = like(input),
-                           input_wanted = input.requires_grad(), target_wanted = target.requires_grad(),
-                           target_batch = target.is_batch()](const std::vector<Tensor>& gradients) {
-                              const Tensor da = apply_one(SquaredErrorBackward{}, {gradients[0], a.get(), b.get()}, dx);
-                              return std::vector<Tensor>{input_wanted ? da : Tensor(),
-                                                         target_wanted ? tagged(neg(da), target_batch) : Tensor()};
-                          });
+        add_autograd_node(
+            name, {input, target}, {numerator},
+            BackwardFunction::composed([a = SavedTensor(input, name), b = SavedTensor(target, name), dx = like(input),
+                                        input_wanted = input.requires_grad(), target_wanted = target.requires_grad(),
+                                        target_batch = target.is_batch()](const auto& gradients) {
+                const Tensor x = a.get(), t = b.get();
+                const Tensor da = grad_enabled() ? tagged((x - t) * (gradients[0] * 2), dx.batch)
+                                                 : apply_one(SquaredErrorBackward{}, {gradients[0], x, t}, dx);
+                return std::vector<Tensor>{input_wanted ? da : Tensor(),
+                                           target_wanted ? tagged(neg(da), target_batch) : Tensor()};
+            }));
     return reduced(numerator, input.numel(), reduction);
 }
 

@@ -28,14 +28,15 @@ Tensor product(const Tensor& a, const Tensor& b) {
     SavedTensor first, second;
     if (b.requires_grad()) first = SavedTensor(a, "matmul");
     if (a.requires_grad()) second = SavedTensor(b, "matmul");
-    add_autograd_node("matmul", {a, b}, {y},
-                      [first, second, a_wanted = a.requires_grad(), b_wanted = b.requires_grad(), tag_a = a.is_batch(),
-                       tag_b = b.is_batch()](const std::vector<Tensor>& gradients) {
-                          std::vector<Tensor> result(2);
-                          if (a_wanted) result[0] = tagged(product(gradients[0], transposed(second.get())), tag_a);
-                          if (b_wanted) result[1] = tagged(product(transposed(first.get()), gradients[0]), tag_b);
-                          return result;
-                      });
+    add_autograd_node(
+        "matmul", {a, b}, {y},
+        BackwardFunction::composed([first, second, a_wanted = a.requires_grad(), b_wanted = b.requires_grad(),
+                                    tag_a = a.is_batch(), tag_b = b.is_batch()](const auto& gradients) {
+            std::vector<Tensor> result(2);
+            if (a_wanted) result[0] = tagged(product(gradients[0], transposed(second.get())), tag_a);
+            if (b_wanted) result[1] = tagged(product(transposed(first.get()), gradients[0]), tag_b);
+            return result;
+        }));
     return y;
 }
 

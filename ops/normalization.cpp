@@ -159,6 +159,27 @@ void check_layer(const char* function, const Tensor& x, const Shape& layer, cons
 
 }  // namespace
 
+namespace {
+
+/// Gradients of layer_norm with respect to x, weight and bias, computed by functions with gradients.
+std::vector<Tensor> differentiable_layer_gradients(const Tensor& given_dy, const Tensor& given_x, const Tensor& weight,
+                                                   int dims, double eps) {
+    const Tensor x = widened(given_x), dy = widened(given_dy);
+    std::vector<int> of_layer, of_rows;
+    for (int d = 0; d < x.dims(); ++d) (d < x.dims() - dims ? of_rows : of_layer).push_back(d);
+    const Tensor centred = x - mean(x, of_layer, true);
+    const Tensor deviation = rsqrt(mean(square(centred), of_layer, true) + eps), normal = centred * deviation;
+    const Tensor scaled = weight.defined() ? dy * widened(weight) : dy;
+    const Tensor dx =
+        deviation * (scaled - mean(scaled, of_layer, true) - normal * mean(scaled * normal, of_layer, true));
+    const auto over_rows = [&](const Tensor& each) {
+        return (of_rows.empty() ? each : sum(each, of_rows)).to(given_x.dtype());
+    };
+    return {tagged(dx.to(given_x.dtype()), given_x.is_batch()), over_rows(dy * normal), over_rows(dy)};
+}
+
+}  // namespace
+
 Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Tensor& given_weight,
                   const Tensor& given_bias, double eps) {
     constexpr const char* name = "layer_norm";
@@ -181,9 +202,11 @@ Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Te
     const bool bias_wanted = bias.defined() && bias.requires_grad();
     add_autograd_node(
         name, {x, weight, bias}, {made[0]},
-        [=, input = SavedTensor(x, name), scale = SavedTensor(weight, name), mean = SavedTensor(made[1], name),
-         deviation = SavedTensor(made[2], name), dx = like(x),
-         of_layer = shaped(x, normalized_shape)](const std::vector<Tensor>& gradients) {
+        BackwardFunction::composed([=, input = SavedTensor(x, name), scale = SavedTensor(weight, name),
+                                    mean = SavedTensor(made[1], name), deviation = SavedTensor(made[2], name),
+                                    dx = like(x), of_layer = shaped(x, normalized_shape)](const auto& gradients) {
+            if (grad_enabled())
+                return differentiable_layer_gradients(gradients[0], input.get(), scale.get(), dims, eps);
             const std::vector<Tensor> in{gradients[0], input.get(), mean.get(), deviation.get()};
             std::vector<Tensor> result(3);
             if (x_wanted)
@@ -196,7 +219,7 @@ Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Te
                 result[2] = sums[1];
             }
             return result;
-        });
+        }));
     return made[0];
 }
 

@@ -55,12 +55,13 @@ Tensor without_gradients(const char* name, TensorList arguments, const Tensor& y
     if (!needs_autograd(arguments)) return y;
     std::vector<TensorMeta> metas;
     for (const Tensor& argument : arguments) metas.push_back(like(argument));
-    add_autograd_node(name, arguments, {y}, [metas](const std::vector<Tensor>& gradients) {
-        std::vector<Tensor> zeros;
-        for (const TensorMeta& meta : metas)
-            zeros.push_back(tagged(Tensor::zeros(meta.shape, gradients[0].dtype(), gradients[0].device()), meta.batch));
-        return zeros;
-    });
+    add_autograd_node(name, arguments, {y}, BackwardFunction::composed([metas](const auto& gradients) {
+                          std::vector<Tensor> zeros;
+                          for (const TensorMeta& meta : metas)
+                              zeros.push_back(tagged(
+                                  Tensor::zeros(meta.shape, gradients[0].dtype(), gradients[0].device()), meta.batch));
+                          return zeros;
+                      }));
     return y;
 }
 

@@ -37,9 +37,9 @@ Tensor sum_bits(const Tensor& x, std::uint32_t bits, bool keepdim) {
     const Tensor sums = kept_sum(x, bits);
     if (needs_autograd({x}))
         add_autograd_node("sum", {x}, {sums},
-                          [origin = x.shape(), batch = x.is_batch()](const std::vector<Tensor>& gradients) {
+                          BackwardFunction::composed([origin = x.shape(), batch = x.is_batch()](const auto& gradients) {
                               return std::vector<Tensor>{tagged(gradients[0].expand(origin), batch)};
-                          });
+                          }));
     if (keepdim) return sums;
     const Tensor y = sums.reshape(reduced_shape(x.shape(), bits, false));
     const bool batch = x.is_batch() && (bits & 1u) == 0;
@@ -54,8 +54,7 @@ Tensor reduce_to(const Tensor& x, const Shape& shape) {
     std::uint32_t bits = 0;
     for (int i = 0; i < x.dims(); ++i)
         if (i < shift || (shape[i - shift] == 1 && x.size(i) != 1)) bits |= 1u << i;
-    const Tensor sums = bits == 0 ? x : kept_sum(x, bits);
-    return sums.reshape(shape);
+    return sum_bits(x, bits, true).reshape(shape);
 }
 
 Tensor sum(const Tensor& given, const Dims& dims, bool keepdim) {
@@ -111,19 +110,21 @@ std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
     }
     const std::vector<Tensor> sums = apply(make_operation(SumOverShards{}), tensors, outputs);
     if (needs_autograd(tensors))
-        add_autograd_node("sum_over_shards", tensors, sums, [wanted, batch](const std::vector<Tensor>& gradients) {
-            // All shards have the same autograd graph, so each of them has the same defined gradients.
-            std::vector<Tensor> result(gradients.size());
-            std::vector<Tensor> come;
-            for (std::size_t i = 0; i < gradients.size(); ++i)
-                if (wanted[i] && gradients[i].defined()) come.push_back(gradients[i]);
-            if (come.empty()) return result;
-            const std::vector<Tensor> added = sum_over_shards(come);
-            std::size_t next = 0;
-            for (std::size_t i = 0; i < gradients.size(); ++i)
-                if (wanted[i] && gradients[i].defined()) result[i] = tagged(added[next++], batch[i]);
-            return result;
-        });
+        add_autograd_node("sum_over_shards", tensors, sums,
+                          BackwardFunction::composed([wanted, batch](const auto& gradients) {
+                              // All shards have the same autograd graph, so each of them has the same defined
+                              // gradients.
+                              std::vector<Tensor> result(gradients.size());
+                              std::vector<Tensor> come;
+                              for (std::size_t i = 0; i < gradients.size(); ++i)
+                                  if (wanted[i] && gradients[i].defined()) come.push_back(gradients[i]);
+                              if (come.empty()) return result;
+                              const std::vector<Tensor> added = sum_over_shards(come);
+                              std::size_t next = 0;
+                              for (std::size_t i = 0; i < gradients.size(); ++i)
+                                  if (wanted[i] && gradients[i].defined()) result[i] = tagged(added[next++], batch[i]);
+                              return result;
+                          }));
     return sums;
 }
 

@@ -70,13 +70,13 @@ Tensor choose(const char* name, const char* what, const Tensor& given_condition,
     if (!needs_autograd({a, b})) return y;
     const Origin from_a(a), from_b(b);
     const SavedTensor saved(condition, name);
-    add_autograd_node(name, {condition, a, b}, {y}, [=](const std::vector<Tensor>& gradients) {
-        const Tensor &dy = gradients[0], zero = zero_like(dy);
-        std::vector<Tensor> result(3);
-        if (from_a.wanted) result[1] = from_a.reduce(where(saved.get(), dy, zero));
-        if (from_b.wanted) result[2] = from_b.reduce(where(saved.get(), zero, dy));
-        return result;
-    });
+    add_autograd_node(name, {condition, a, b}, {y}, BackwardFunction::composed([=](const auto& gradients) {
+                          const Tensor &dy = gradients[0], zero = zero_like(dy);
+                          std::vector<Tensor> result(3);
+                          if (from_a.wanted) result[1] = from_a.reduce(where(saved.get(), dy, zero));
+                          if (from_b.wanted) result[2] = from_b.reduce(where(saved.get(), zero, dy));
+                          return result;
+                      }));
     return y;
 }
 
@@ -103,15 +103,17 @@ Tensor extremum(const Tensor& given_a, const Tensor& given_b, Relations loses) {
     if (!needs_autograd({a, b})) return y;
     const Origin from_a(a), from_b(b);
     const SavedTensor first(a, name), second(b, name);
-    add_autograd_node(name, {a, b}, {y}, [=](const std::vector<Tensor>& gradients) {
-        const Tensor &dy = gradients[0], zero = zero_like(dy);
-        const Tensor x1 = first.get(), x2 = second.get();
-        const Tensor shared = where(compare(name, x1, x2, equal), dy * 0.5, dy);
-        std::vector<Tensor> result(2);
-        if (from_a.wanted) result[0] = from_a.reduce(where(compare(name, x1, x2, loses), zero, shared));
-        if (from_b.wanted) result[1] = from_b.reduce(where(compare(name, x2, x1, loses), zero, shared));
-        return result;
-    });
+    add_autograd_node(name, {a, b}, {y}, BackwardFunction::composed([=](const auto& gradients) {
+                          const Tensor &dy = gradients[0], zero = zero_like(dy);
+                          const Tensor x1 = first.get(), x2 = second.get();
+                          const Tensor shared = where(compare(name, x1, x2, equal), dy * 0.5, dy);
+                          std::vector<Tensor> result(2);
+                          if (from_a.wanted)
+                              result[0] = from_a.reduce(where(compare(name, x1, x2, loses), zero, shared));
+                          if (from_b.wanted)
+                              result[1] = from_b.reduce(where(compare(name, x2, x1, loses), zero, shared));
+                          return result;
+                      }));
     return y;
 }
 

@@ -8,6 +8,14 @@ namespace lockstep {
 
 namespace {
 
+/// The gradient, computed by functions with gradients.
+template <bool logarithm>
+Tensor differentiable_gradient(const Tensor& given_dy, const Tensor& given_y, int dim) {
+    const Tensor dy = widened(given_dy), y = widened(given_y);
+    const Tensor dx = logarithm ? dy - exp(y) * sum(dy, dim, true) : y * (dy - sum(dy * y, dim, true));
+    return tagged(dx.to(given_dy.dtype()), given_dy.is_batch());
+}
+
 template <bool logarithm>
 Tensor softmax_along(const char* name, const Tensor& given, int dim) {
     const CheckedArgs call(name, {arg::floating("input", given)});
@@ -15,11 +23,14 @@ Tensor softmax_along(const char* name, const Tensor& given, int dim) {
     const int along = wrap_dim(dim, x.dims(), name);
     const Tensor y = apply_one(SoftmaxForward<logarithm>{along}, {x}, like(x));
     if (needs_autograd({x}))
-        add_autograd_node(name, {x}, {y}, [along, output = SavedTensor(y, name)](const std::vector<Tensor>& gradients) {
-            const Tensor saved = output.get();
-            return std::vector<Tensor>{
-                apply_one(SoftmaxBackward<logarithm>{along}, {gradients[0], saved}, like(saved))};
-        });
+        add_autograd_node(
+            name, {x}, {y},
+            BackwardFunction::composed([along,
+                                        output = SavedTensor(y, name, SavedTensor::Role::output)](const auto& d) {
+                const Tensor saved = output.get();
+                if (grad_enabled()) return std::vector<Tensor>{differentiable_gradient<logarithm>(d[0], saved, along)};
+                return std::vector<Tensor>{apply_one(SoftmaxBackward<logarithm>{along}, {d[0], saved}, like(saved))};
+            }));
     return y;
 }
 

@@ -74,13 +74,13 @@ Tensor extreme_value(const char* name, const Tensor& given, const Dims& dims, bo
     if (needs_autograd({x})) {
         // Equal extremes share the gradient. Their number may exceed what 16 bits count.
         const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-        add_autograd_node(
-            name, {x}, {y},
-            [over, wide, kept = y.detach(), saved = SavedTensor(x, name)](const std::vector<Tensor>& gradients) {
-                const Tensor chosen = eq(saved.get(), kept).to(wide);
-                const Tensor share = gradients[0].to(chosen.dtype()) / sum(chosen, over, true);
-                return std::vector<Tensor>{(chosen * share).to(gradients[0].dtype())};
-            });
+        add_autograd_node(name, {x}, {y},
+                          BackwardFunction::composed(
+                              [over, wide, kept = y.detach(), saved = SavedTensor(x, name)](const auto& gradients) {
+                                  const Tensor chosen = eq(saved.get(), kept).to(wide);
+                                  const Tensor share = gradients[0].to(chosen.dtype()) / sum(chosen, over, true);
+                                  return std::vector<Tensor>{(chosen * share).to(gradients[0].dtype())};
+                              }));
     }
     return keepdim ? y : without(y, over);
 }

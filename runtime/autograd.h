@@ -30,22 +30,34 @@ private:
 
 bool grad_enabled();
 
+struct AutogradNode;
+
 /// A tensor saved for backward. Reading it after another write to its storage throws InvalidArgument.
 class SavedTensor {
 public:
+    /// The tensor's part in the operation.
+    enum class Role : std::uint8_t { input, output };
+
     SavedTensor() = default;
-    SavedTensor(const Tensor& tensor, const char* operation);
-    /// The tensor without history.
+    SavedTensor(const Tensor& tensor, const char* operation, Role role = Role::input);
+    /// The tensor: with its history while a composed backward function runs, otherwise without.
     Tensor get() const;
 
 private:
     Tensor tensor_;
     std::uint64_t version_ = 0;
     const char* operation_ = "";
+    Role role_ = Role::input;
+    // History of an input, to be found among the inputs of the node. Nothing is owned: a graph that is released from
+    // node to node must not be held by what its nodes save.
+    const TensorImpl* leaf_ = nullptr;
+    const AutogradNode* producer_ = nullptr;
+    int output_ = 0;
 };
 
 /// Gradients of an operation's inputs, computed from those of its outputs (undefined if an output has none). Runs
-/// inside NoGrad; may return undefined for inputs that need no gradient.
+/// inside NoGrad; may return undefined for inputs that need no gradient. A function that is *composed* of functions
+/// with gradients can also run outside NoGrad, and its results can be differentiated again (see grad()).
 class BackwardFunction {
 public:
     using Result = std::vector<Tensor>;
@@ -55,8 +67,16 @@ public:
     template <class F, class = std::enable_if_t<std::is_invocable_r_v<Result, const F&, const std::vector<Tensor>&>>>
     BackwardFunction(F function)  // NOLINT(google-explicit-constructor)
         : call_(recycled::make_shared<CallOf<F>>(std::move(function))) {}
+    /// From a callable that is composed of functions with gradients.
+    template <class F>
+    static BackwardFunction composed(F function) {
+        BackwardFunction made;
+        made.call_ = recycled::make_shared<ComposedCallOf<F>>(std::move(function));
+        return made;
+    }
 
     explicit operator bool() const { return call_ != nullptr; }
+    bool is_composed() const { return call_ != nullptr && call_->composed(); }
     /// Throws InvalidArgument without a callable.
     Result operator()(const std::vector<Tensor>& output_gradients) const {
         if (!call_) throw InvalidArgument("BackwardFunction: there is no function to call; expected a callable");
@@ -67,12 +87,18 @@ private:
     struct Call {
         virtual ~Call() = default;
         virtual Result run(const std::vector<Tensor>& output_gradients) const = 0;
+        virtual bool composed() const { return false; }
     };
     template <class F>
-    struct CallOf final : Call {
+    struct CallOf : Call {
         explicit CallOf(F f) : function(std::move(f)) {}
         Result run(const std::vector<Tensor>& output_gradients) const override { return function(output_gradients); }
         F function;
+    };
+    template <class F>
+    struct ComposedCallOf final : CallOf<F> {
+        using CallOf<F>::CallOf;
+        bool composed() const override { return true; }
     };
     std::shared_ptr<const Call> call_;
 };
@@ -103,6 +129,10 @@ bool needs_autograd(TensorList inputs);
 /// Adds an operation to the autograd graph: `outputs` get a node with `backward`. Call only if needs_autograd(inputs).
 void add_autograd_node(const char* name, TensorList inputs, TensorList outputs, BackwardFunction backward);
 
+/// `gradient`, checked, or 1 if it is undefined and `output` has one element. Throws InvalidArgument; `call`: for
+/// messages.
+Tensor starting_gradient(const char* call, const Tensor& output, const Tensor& gradient);
+
 /// Called for every leaf gradient when it is complete, instead of storing it in the leaf.
 using LeafSink = std::function<void(const Tensor& leaf, const Tensor& gradient)>;
 /// Propagates gradients from `roots` (one gradient each) to the leaves, in reverse order of the operations. Gradients
@@ -110,5 +140,17 @@ using LeafSink = std::function<void(const Tensor& leaf, const Tensor& gradient)>
 /// added to `leaf.grad()`.
 void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients, bool retain_graph,
                   const LeafSink& leaf_sink = nullptr);
+
+struct GradOptions {
+    bool create_graph = false;  ///< the results have a history, so that they can be differentiated again
+    bool retain_graph = false;  ///< the graph can be used again; always if `create_graph`
+    bool allow_unused = false;  ///< undefined results for inputs on which no output depends, not an error
+};
+/// Gradients of `outputs` with respect to `inputs`: leaves or results of functions, which require a gradient. Returns
+/// them, and changes no tensor's grad(). `grad_outputs`: one for each output; if empty, 1 for outputs of one element.
+/// With `create_graph`, throws InvalidArgument for a function without second derivatives (docs/support.md lists them).
+/// Source: torch.autograd.grad.
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& grad_outputs = {}, const GradOptions& options = {});
 
 }  // namespace lockstep

@@ -233,7 +233,7 @@ Tensor Tensor::tag_batch(bool batch) const {
     const Tensor result(std::move(impl));
     if (needs_autograd({*this}))
         add_autograd_node("tag_batch", {*this}, {result},
-                          [](const std::vector<Tensor>& gradients) { return gradients; });
+                          BackwardFunction::composed([](const auto& gradients) { return gradients; }));
     return result;
 }
 
@@ -265,9 +265,10 @@ Tensor Tensor::to(DType target) const {
     if (dtype() == target) return *this;
     const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(target, shape(), is_batch()));
     if (is_floating(target) && is_floating(dtype()) && needs_autograd({*this}))
-        add_autograd_node("to(dtype)", {*this}, {result}, [origin = dtype()](const std::vector<Tensor>& gradients) {
-            return std::vector<Tensor>{gradients[0].to(origin)};
-        });
+        add_autograd_node("to(dtype)", {*this}, {result},
+                          BackwardFunction::composed([origin = dtype()](const auto& gradients) {
+                              return std::vector<Tensor>{gradients[0].to(origin)};
+                          }));
     return result;
 }
 
@@ -275,7 +276,8 @@ Tensor Tensor::clone() const {
     const ApiScope call("clone");
     const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(dtype(), shape(), is_batch()));
     if (needs_autograd({*this}))
-        add_autograd_node("clone", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
+        add_autograd_node("clone", {*this}, {result},
+                          BackwardFunction::composed([](const auto& gradients) { return gradients; }));
     return result;
 }
 
@@ -377,20 +379,7 @@ Tensor Tensor::detach() const {
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
     defined_impl("backward");
-    Tensor start = gradient;
-    if (!start.defined()) {
-        if (numel() != 1)
-            throw InvalidArgument(fmt::format(
-                "backward: a tensor of shape {} has several elements; expected an explicit gradient", shape().str()));
-        start = full(shape(), 1.0, dtype(), device());
-    }
-    if (!(start.shape() == shape()) || start.dtype() != dtype() || start.device() != device())
-        throw InvalidArgument(
-            fmt::format("backward: a gradient of {} {} on {} for a tensor of {} {} on {}; expected the same dtype, "
-                        "shape and device",
-                        name_of(start.dtype()), start.shape().str(), start.device().str(), name_of(dtype()),
-                        shape().str(), device().str()));
-    run_backward({*this}, {start}, retain_graph);
+    run_backward({*this}, {starting_gradient("backward", *this, gradient)}, retain_graph);
 }
 
 void Tensor::register_hook(std::function<void(const Tensor& gradient)> hook) const {

@@ -99,9 +99,9 @@ Tensor Tensor::reshape(const Shape& wanted) const {
     const Tensor result = view(*this, target, *strides, offset_of(*this), batch);
     if (needs_autograd({*this}))
         add_autograd_node("reshape", {*this}, {result},
-                          [origin = shape(), tag = is_batch()](const std::vector<Tensor>& gradients) {
+                          BackwardFunction::composed([origin = shape(), tag = is_batch()](const auto& gradients) {
                               return std::vector<Tensor>{gradients[0].reshape(origin).tag_batch(tag)};
-                          });
+                          }));
     return result;
 }
 
@@ -133,11 +133,46 @@ Tensor Tensor::transpose(int dim0, int dim1) const {
     const Tensor result = view(*this, sizes, steps, offset_of(*this), is_batch() && a != 0 && b != 0);
     if (needs_autograd({*this}))
         add_autograd_node("transpose", {*this}, {result},
-                          [a, b, tag = is_batch()](const std::vector<Tensor>& gradients) {
+                          BackwardFunction::composed([a, b, tag = is_batch()](const auto& gradients) {
                               return std::vector<Tensor>{gradients[0].transpose(a, b).tag_batch(tag)};
-                          });
+                          }));
     return result;
 }
+
+namespace {
+
+/// dy in a tensor of zeros, where slice() read its input.
+Tensor slice_gradient(const Tensor& dy, const Shape& origin, bool batch, int dim, std::int64_t start, std::int64_t end,
+                      std::int64_t step) {
+    const Tensor whole = [&] {
+        const NoGrad no_grad;
+        const Tensor zeros = Tensor::zeros(origin, dy.dtype(), dy.device()).tag_batch(batch);
+        zeros.slice(dim, start, end, step).copy_(dy);
+        return zeros;
+    }();
+    if (needs_autograd({dy}))
+        add_autograd_node("slice", {dy}, {whole},
+                          BackwardFunction::composed([=, tag = dy.is_batch()](const auto& gradients) {
+                              return std::vector<Tensor>{gradients[0].slice(dim, start, end, step).tag_batch(tag)};
+                          }));
+    return whole;
+}
+
+/// dy summed over the dimensions along which expand() repeated its input, which are kept with size 1.
+Tensor expand_gradient(const Tensor& dy, std::uint32_t summed) {
+    Shape kept = dy.shape();
+    for (int i = 0; i < kept.dims(); ++i)
+        if (summed >> i & 1u) kept[i] = 1;
+    const Tensor sums = apply_one(Sum{summed}, {dy}, TensorMeta::contiguous(dy.dtype(), kept));
+    if (needs_autograd({dy}))
+        add_autograd_node("expand", {dy}, {sums},
+                          BackwardFunction::composed([origin = dy.shape(), tag = dy.is_batch()](const auto& gradients) {
+                              return std::vector<Tensor>{gradients[0].expand(origin).tag_batch(tag)};
+                          }));
+    return sums;
+}
+
+}  // namespace
 
 Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step) const {
     const int d = wrap_dim(dim, dims(), "slice");
@@ -159,11 +194,10 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t
     if (needs_autograd({*this}))
         add_autograd_node(
             "slice", {*this}, {result},
-            [origin = shape(), tag = is_batch(), d, start, end, step](const std::vector<Tensor>& gradients) {
-                const Tensor whole = zeros(origin, gradients[0].dtype(), gradients[0].device()).tag_batch(tag);
-                whole.slice(d, start, end, step).copy_(gradients[0]);
-                return std::vector<Tensor>{whole};
-            });
+            BackwardFunction::composed(
+                [origin = shape(), tag = is_batch(), d, start, end, step](const auto& gradients) {
+                    return std::vector<Tensor>{slice_gradient(gradients[0], origin, tag, d, start, end, step)};
+                }));
     return result;
 }
 
@@ -202,13 +236,9 @@ Tensor Tensor::expand(const Shape& wanted) const {
     if (needs_autograd({*this}))
         add_autograd_node(
             "expand", {*this}, {result},
-            [origin = shape(), tag = is_batch(), summed](const std::vector<Tensor>& gradients) {
-                Shape kept = gradients[0].shape();
-                for (int i = 0; i < kept.dims(); ++i)
-                    if (summed >> i & 1u) kept[i] = 1;
-                const TensorMeta meta = TensorMeta::contiguous(gradients[0].dtype(), kept);
-                return std::vector<Tensor>{apply_one(Sum{summed}, {gradients[0]}, meta).reshape(origin).tag_batch(tag)};
-            });
+            BackwardFunction::composed([origin = shape(), tag = is_batch(), summed](const auto& gradients) {
+                return std::vector<Tensor>{expand_gradient(gradients[0], summed).reshape(origin).tag_batch(tag)};
+            }));
     return result;
 }
 

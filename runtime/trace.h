@@ -1,6 +1,7 @@
 // A trace: the records of `forward`, loss and backward for one shard, collected instead of executed.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -49,6 +50,12 @@ public:
     bool differs_by_shard(const Tensor& tensor) const;
     /// Declares that `drawn`, the result of a random operation, is the same on all shards.
     void set_alike(const Tensor& drawn);
+    /// Declares that forward computed gradients of this leaf (grad()), which therefore need not be a parameter.
+    void set_differentiated(const Tensor& leaf) { differentiated_.push_back(leaf); }
+    bool is_differentiated(const Tensor& leaf) const {
+        return std::any_of(differentiated_.begin(), differentiated_.end(),
+                           [&](const Tensor& known) { return known.impl() == leaf.impl(); });
+    }
 
 private:
     bool differs(const Buffer* buffer) const;
@@ -58,6 +65,7 @@ private:
     std::vector<Record> commits_;
     int buffers_ = 0;
     std::uint32_t ordinals_ = 0;
+    std::vector<Tensor> differentiated_;
     std::vector<bool> by_shard_;  ///< by number of a buffer: its value depends on the shard
 };
 

@@ -105,9 +105,9 @@ Transfer::Transfer(const Tensor& tensor, Device device) {
     }
     if (needs_autograd({tensor}))
         add_autograd_node("to(device)", {tensor}, {tensor_},
-                          [origin = tensor.device()](const std::vector<Tensor>& gradients) {
+                          BackwardFunction::composed([origin = tensor.device()](const auto& gradients) {
                               return std::vector<Tensor>{gradients[0].to(origin)};
-                          });
+                          }));
 }
 
 Transfer::~Transfer() {

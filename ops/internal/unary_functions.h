@@ -13,7 +13,8 @@
 //
 // If a function has attributes, they are its members (double). A function that calls elementary functions is marked
 // with `using Elementary = void`. The CPU computes it on vector registers as well (NumberLanes): there, T has
-// arithmetic, `<`, `>` and `choose`, and the elementary functions are found by their arguments.
+// arithmetic, `<`, `>` and `choose`, and the elementary functions are found by their arguments. Gradients of gradients
+// compute `gradient` on tensors (TensorNumber), which have `<=` and `>=` as well: `choose`, not `?:`.
 #pragma once
 
 #include <cmath>
@@ -44,6 +45,7 @@ namespace functor {
 
 using std::cos;
 using std::erf;
+using std::erfc;
 using std::exp;
 using std::expm1;
 using std::log;
@@ -51,6 +53,12 @@ using std::log1p;
 using std::pow;
 using std::sin;
 using std::tanh;
+
+/// Probability that a normally distributed number is below x. Without cancellation for negative x.
+template <class T>
+LOCKSTEP_HD_INLINE T normal_cdf(T x) {
+    return T(0.5) * erfc(x * T(-M_SQRT1_2));
+}
 
 /// NaN is preserved and passes its gradient on, as in PyTorch.
 struct Relu {
@@ -63,7 +71,7 @@ struct Relu {
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T y) const {
-        return y <= T(0) ? T(0) : dy;
+        return choose(y <= T(0), T(0), dy);
     }
 };
 
@@ -192,13 +200,12 @@ struct Gelu {
     using Elementary = void;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return x * T(0.5) * (T(1) + erf(x * T(M_SQRT1_2)));
+        return x * normal_cdf(x);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        const T below = T(0.5) * (T(1) + erf(x * T(M_SQRT1_2)));
         const T density = exp(x * x * T(-0.5)) * T(0.5 * M_2_SQRTPI * M_SQRT1_2);
-        return dy * (below + x * density);
+        return dy * (normal_cdf(x) + x * density);
     }
 };
 
@@ -270,7 +277,7 @@ struct LeakyRelu {
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return x > T(0) ? dy : dy * static_cast<T>(negative_slope);
+        return choose(x > T(0), dy, dy * static_cast<T>(negative_slope));
     }
 };
 
@@ -285,7 +292,7 @@ struct Abs {
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return x > T(0) ? dy : (x < T(0) ? -dy : T(0));
+        return choose(x > T(0), dy, choose(x < T(0), -dy, T(0)));
     }
 };
 
@@ -464,7 +471,7 @@ struct Clamp {
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return x >= static_cast<T>(min) && x <= static_cast<T>(max) ? dy : T(0);
+        return choose(x >= static_cast<T>(min), choose(x <= static_cast<T>(max), dy, T(0)), T(0));
     }
 };
 
@@ -476,11 +483,22 @@ struct Pow {
     double exponent = 1;
     template <class T>
     LOCKSTEP_HD_INLINE T value(T x) const {
-        return pow(x, static_cast<T>(exponent));
+        return power(x, exponent);
     }
     template <class T>
     LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
-        return exponent == 0 ? T(0) : dy * (static_cast<T>(exponent) * pow(x, static_cast<T>(exponent - 1)));
+        return exponent == 0 ? T(0) : dy * (static_cast<T>(exponent) * power(x, exponent - 1));
+    }
+
+private:
+    /// Powers that are products, as in PyTorch, or the general function.
+    template <class T>
+    LOCKSTEP_HD_INLINE static T power(T x, double exponent) {
+        if (exponent == 1) return x;
+        if (exponent == 2) return x * x;
+        if (exponent == 3) return x * x * x;
+        if (exponent == -2) return T(1) / (x * x);
+        return pow(x, static_cast<T>(exponent));
     }
 };
 

@@ -79,6 +79,7 @@ private:
                 return;
             }
         const auto parameter = parameters_.of(leaf);
+        if (!parameter && program_.trace->is_differentiated(leaf)) return;
         if (!parameter) refuse(leaf);
         const Tensor own = exclusive(gradient);
         // Before the executor may sum it in place.
