@@ -1,11 +1,14 @@
-// Sums and products over the elements before each one, and products of all, in about log2(n) steps.
+// Sums and products over the elements before each one, and products of all.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/tensor_operations.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -19,24 +22,24 @@ Tensor delayed(const Tensor& x, int dim, std::int64_t distance, double value) {
     return pad(x.slice(dim, 0, x.size(dim) - distance), ends, value);
 }
 
-/// Hillis and Steele, "Data Parallel Algorithms" (1986).
-template <class Combine>
-Tensor scanned(const char* name, const Tensor& given, int dim, double neutral, Combine combine) {
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
-    if (call[0].dims() == 0) {
-        wrap_dim(dim, 1, name);
-        return call[0].clone();
-    }
-    const int along = wrap_dim(dim, call[0].dims(), name);
-    if (Trace::current() && call[0].is_batch() && along == 0)
+/// The dimension along which x, which has at least one, is scanned. Throws InvalidArgument.
+int scanned_dim(const char* name, const Tensor& x, int dim) {
+    const int along = wrap_dim(dim, x.dims(), name);
+    if (Trace::current() && x.is_batch() && along == 0)
         throw InvalidArgument(
             fmt::format("{}: dimension 0 of a batch cannot be scanned, because a shard has only some "
                         "of its rows; expected another dimension",
                         name));
-    Tensor y = widened(call[0]);
-    for (std::int64_t distance = 1; distance < y.size(along); distance *= 2)
-        y = combine(y, delayed(y, along, distance, neutral));
-    return tagged(y.to(call[0].dtype()), call[0].is_batch() && along != 0);
+    return along;
+}
+
+Tensor cumulative_sum(const Tensor& x, int dim, bool reverse) {
+    const Tensor y = apply_one(CumulativeSum{dim, reverse}, {x}, like(x));
+    if (needs_autograd({x}))
+        add_autograd_node("cumsum", {x}, {y}, BackwardFunction::composed([dim, reverse](const auto& gradients) {
+                              return std::vector<Tensor>{cumulative_sum(gradients[0], dim, !reverse)};
+                          }));
+    return y;
 }
 
 /// The product along a dimension, which is kept.
@@ -56,12 +59,28 @@ Tensor multiplied(Tensor x, int dim) {
 
 }  // namespace
 
-Tensor cumsum(const Tensor& x, int dim) {
-    return scanned("cumsum", x, dim, 0, [](const Tensor& a, const Tensor& b) { return a + b; });
+Tensor cumsum(const Tensor& given, int dim) {
+    const CheckedArgs call("cumsum", {arg::floating("the tensor", given)});
+    if (call[0].dims() == 0) {
+        wrap_dim(dim, 1, "cumsum");
+        return call[0].clone();
+    }
+    const int along = scanned_dim("cumsum", call[0], dim);
+    const Tensor y = cumulative_sum(widened(call[0]), along, false);
+    return tagged(y.to(call[0].dtype()), call[0].is_batch() && along != 0);
 }
 
-Tensor cumprod(const Tensor& x, int dim) {
-    return scanned("cumprod", x, dim, 1, [](const Tensor& a, const Tensor& b) { return a * b; });
+/// In about log2(n) steps: Hillis and Steele, "Data Parallel Algorithms" (1986).
+Tensor cumprod(const Tensor& given, int dim) {
+    const CheckedArgs call("cumprod", {arg::floating("the tensor", given)});
+    if (call[0].dims() == 0) {
+        wrap_dim(dim, 1, "cumprod");
+        return call[0].clone();
+    }
+    const int along = scanned_dim("cumprod", call[0], dim);
+    Tensor y = widened(call[0]);
+    for (std::int64_t distance = 1; distance < y.size(along); distance *= 2) y = y * delayed(y, along, distance, 1);
+    return tagged(y.to(call[0].dtype()), call[0].is_batch() && along != 0);
 }
 
 Tensor prod(const Tensor& given, std::optional<int> dim, bool keepdim) {

@@ -29,6 +29,8 @@ void add_layer_norm_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
 void add_softmax_kernels(KernelTable& table);
 void add_statistics_kernels(KernelTable& table);
+void add_sorting_kernels(KernelTable& table);
+void add_scan_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);

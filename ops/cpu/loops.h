@@ -40,6 +40,14 @@ struct InterpolatePlanes {
     bool nearest;                     ///< only the first of the two taps counts
 };
 
+/// Numbers with which the gradient of a normalised row is computed; see element::normalize_backward.
+template <class T>
+struct RowGradient {
+    T mean, scale, mean_dy, slope;
+};
+
+constexpr std::ptrdiff_t argmax_columns_at_once = 512;
+
 /// Random numbers of one call: element e has the number first + e.
 struct Draws {
     const StepCounters& state;
@@ -78,6 +86,24 @@ struct Loops {
     Function<const T*, const T*, const T*, Index, double*, double*> lane_backward_sums;
     /// (x, dy, mean, scale, mean_dy, slope, dx, n): see element::normalize_backward
     Function<const T*, const T*, const T*, const T*, const T*, const T*, T*, Index> lane_backward_data;
+
+    // Rows. Weights and biases may be null, which is 1 and 0.
+    T (*largest)(const T*, Index);                                    // n > 0 elements; NaN may be ignored
+    Function<const T*, T, T*, Index> exp_below;                       // (x, most, y, n): exp(x - most); y may be x
+    double (*product_sum)(const T*, const T*, Index);                 // sum of a * b
+    Function<const T*, const T*, T, T*, Index> softmax_gradient;      // (dy, y, total, dx, n): y * (dy - total)
+    Function<const T*, const T*, T, T*, Index> log_softmax_gradient;  // (dy, power, total, dx, n): dy - power * total
+    double (*deviation)(const T*, T, Index);                          // sum of (x - mean)^2
+    Function<const T*, T, T, const T*, const T*, T*, Index> normalize_row;  // (x, mean, scale, weight, bias, y, n)
+    /// (x, dy, mean, weight, n, sums of dy * weight and of dy * weight * (x - mean))
+    Function<const T*, const T*, T, const T*, Index, double*> normalize_row_sums;
+    Function<const T*, const T*, const RowGradient<T>&, const T*, T*, Index> normalize_row_backward;
+    /// (x, dy, mean, scale, weights, biases, n): adds dy * (x - mean) * scale, and dy
+    Function<const T*, const T*, T, T, double*, double*, Index> add_weight_gradients;
+    Index (*argmax)(const T*, Index);  // the first largest of n > 0 elements; NaN is the largest
+    /// (x, size, stride, count, y): the same in `count` adjacent columns, at most argmax_columns_at_once
+    Function<const T*, Index, Index, Index, std::int64_t*> argmax_columns;
+    Function<const T*, int, T*, Index> add_windows;  // (x, run, y, n): y[i] += the sum of x[i * run ...]
 
     /// [V = 1, 8, 16](geometry, x, y, where): one plane
     std::array<Function<const PoolPlanes&, const T*, T*, std::uint8_t*>, 3> pool;

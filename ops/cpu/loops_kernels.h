@@ -208,6 +208,12 @@ void lane_backward_data(const T* x, const T* dy, const T* mean, const T* scale, 
     });
 }
 
+}  // namespace lockstep::cpu::LOCKSTEP_LOOPS
+
+#include "lockstep/ops/cpu/loops_rows.h"
+
+namespace lockstep::cpu::LOCKSTEP_LOOPS {
+
 constexpr int philox_blocks = 16;
 
 /// Random bits of `philox_blocks` consecutive blocks, four words each.
@@ -346,6 +352,19 @@ constexpr Loops<T> make_loops() {
     table.lane_normalize_relu = lane_normalize_relu<T>;
     table.lane_backward_sums = lane_backward_sums<T>;
     table.lane_backward_data = lane_backward_data<T>;
+    table.largest = largest<T>;
+    table.exp_below = exp_below<T>;
+    table.product_sum = product_sum<T>;
+    table.softmax_gradient = softmax_gradient<T>;
+    table.log_softmax_gradient = log_softmax_gradient<T>;
+    table.deviation = deviation<T>;
+    table.normalize_row = normalize_row<T>;
+    table.normalize_row_sums = normalize_row_sums<T>;
+    table.normalize_row_backward = normalize_row_backward<T>;
+    table.add_weight_gradients = add_weight_gradients<T>;
+    table.argmax = argmax<T>;
+    table.argmax_columns = argmax_columns<T>;
+    table.add_windows = add_windows<T>;
     table.pool = {pool<T, 1>, pool<T, 8>, pool<T, 16>};
     table.pool_backward = {pool_backward<T, 1>, pool_backward<T, 8>, pool_backward<T, 16>};
     table.interpolate = {interpolate<T, 1>, interpolate<T, 8>, interpolate<T, 16>};

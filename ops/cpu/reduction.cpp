@@ -62,6 +62,9 @@ public:
         : kept_(without(x.shape, dims, true), {x.strides, y.strides}),
           summed_(without(x.shape, dims, false), {x.strides}),
           along_runs_(innermost_is_summed(x.shape, dims)),
+          windows_(std::is_floating_point_v<In> && along_runs_ && summed_.run() <= 8 && summed_.steps()[0] == 1 &&
+                   summed_.rows() * summed_.run() <= 64 && kept_.run() > 1 && kept_.steps()[0] == summed_.run() &&
+                   kept_.steps()[1] == 1),
           outputs_(y.numel()),
           empty_(x.numel() == 0),
           whole_(x.numel()) {}
@@ -77,6 +80,8 @@ public:
             std::fill_n(y, outputs_, Out(0));
         } else if (is_total()) {
             sum_total(x, y, static_cast<double*>(call.scratch));
+        } else if (windows_) {
+            sum_windows(x, y);
         } else if (along_runs_) {
             sum_runs(x, y);
         } else {
@@ -106,6 +111,24 @@ private:
         };
         for_parts(threads, kept_.rows() * kept_.run(), grain,
                   [&](std::int64_t begin, std::int64_t end) { for_elements(begin, end, element); });
+    }
+
+    /// Short adjacent runs, at most 64 elements of a sum, are added up for many outputs at once.
+    void sum_windows(const In* x, Out* y) const {
+        if constexpr (std::is_floating_point_v<In>) {
+            const auto run = static_cast<int>(summed_.run());
+            const std::int64_t elements = kept_.run() * summed_.rows() * run;
+            const std::int64_t grain = std::max<std::int64_t>(1, element_grain / elements);
+            for_parts(worthwhile_threads(threads, kept_.rows() * elements), kept_.rows(), grain,
+                      [&](std::int64_t begin, std::int64_t end) {
+                          kept_.for_rows(begin, end, [&](const auto& kept) {
+                              std::fill_n(y + kept[1], kept_.run(), Out(0));
+                              summed_.for_rows(0, summed_.rows(), [&](const auto& at) {
+                                  loops<In>().add_windows(x + kept[0] + at[0], run, y + kept[1], kept_.run());
+                              });
+                          });
+                      });
+        }
     }
 
     /// Rows of kept elements are added to each other.
@@ -145,7 +168,7 @@ private:
 
     StridedWalk<2> kept_;
     StridedWalk<1> summed_;
-    bool along_runs_;
+    bool along_runs_, windows_;
     std::int64_t outputs_;
     bool empty_;
     std::int64_t whole_;
@@ -181,7 +204,25 @@ std::unique_ptr<Kernel> make_sum(const Sum& operation, KernelRequest& request) {
 
 // ---- argmax -----------------------------------------------------------------------------------------------------
 
-/// x (outer, size, inner); NaN is the largest, as in PyTorch.
+/// The first largest elements in `count` adjacent columns; NaN is the largest, as in PyTorch.
+template <class T>
+void argmax_in_columns(const T* x, std::int64_t size, std::int64_t stride, std::int64_t count, std::int64_t* y) {
+    if constexpr (std::is_floating_point_v<T>) {
+        if (stride == 1)
+            *y = loops<T>().argmax(x, size);
+        else
+            loops<T>().argmax_columns(x, size, stride, count, y);
+    } else {
+        for (std::int64_t j = 0; j < count; ++j) {
+            std::int64_t best = 0;
+            for (std::int64_t i = 1; i < size; ++i)
+                if (x[i * stride + j] > x[best * stride + j]) best = i;
+            y[j] = best;
+        }
+    }
+}
+
+/// x (outer, size, inner).
 template <class T>
 std::unique_ptr<Kernel> make_argmax_of(int dim, const KernelRequest& request) {
     const Shape& shape = request.in[0].shape;
@@ -189,19 +230,20 @@ std::unique_ptr<Kernel> make_argmax_of(int dim, const KernelRequest& request) {
     for (int i = dim + 1; i < shape.dims(); ++i) inner *= shape[i];
     const std::int64_t size = shape[dim], outputs = request.out[0].numel();
     return make_kernel([inner, size, outputs, threads = request.threads](const KernelArgs& call) {
+        if (outputs == 0) return;
         const T* x = call.input<T>(0);
         auto* y = call.output<std::int64_t>(0);
-        for_parts(threads, outputs, 256, [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t o = begin; o < end; ++o) {
-                const T* const from = x + o / inner * size * inner + o % inner;
-                std::int64_t best = 0;
-                for (std::int64_t i = 1; i < size; ++i) {
-                    const T value = from[i * inner], largest = from[best * inner];
-                    if (value > largest || (value != value && largest == largest)) best = i;
-                }
-                y[o] = best;
-            }
-        });
+        const std::int64_t width = std::min<std::int64_t>(inner, argmax_columns_at_once);
+        const std::int64_t tiles = ceil_div(inner, width);
+        const std::int64_t grain = std::max<std::int64_t>(1, element_grain / std::max<std::int64_t>(1, size * width));
+        for_parts(worthwhile_threads(threads, outputs * size), outputs / inner * tiles, grain,
+                  [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t part = begin; part < end; ++part) {
+                          const std::int64_t outer = part / tiles, column = part % tiles * width;
+                          argmax_in_columns(x + outer * size * inner + column, size, inner,
+                                            std::min(width, inner - column), y + outer * inner + column);
+                      }
+                  });
     });
 }
 

@@ -43,17 +43,6 @@ void for_lines(const Lines& lines, int threads, const Work& work) {
 template <class T>
 using Row = std::array<T, block>;
 
-template <class T>
-T largest_of(const T* x, std::int64_t n) {
-    T most[lanes];
-    for (std::int64_t j = 0; j < lanes; ++j) most[j] = x[std::min(j, n - 1)];
-    std::int64_t i = lanes;
-    for (; i + lanes <= n; i += lanes)
-        for (int j = 0; j < lanes; ++j) most[j] = std::max(most[j], x[i + j]);
-    for (; i < n; ++i) most[0] = std::max(most[0], x[i]);
-    return *std::max_element(most, most + lanes);
-}
-
 /// Sums of `count` adjacent lines, element by element. At most 64 terms are added up in T, so that rounding errors do
 /// not grow with the size.
 template <class T>
@@ -91,24 +80,22 @@ private:
 /// One line of adjacent elements.
 template <bool logarithm, class T>
 void softmax_line(const T* x, T* y, std::int64_t n) {
-    const T largest = largest_of(x, n);
-    double sum = 0;
+    const Loops<T>& loop = loops<T>();
+    const T largest = loop.largest(x, n);
     if constexpr (logarithm) {
         Row<T> powers;
+        double sum = 0;
         for (std::int64_t i = 0; i < n; i += block) {
             const std::int64_t count = std::min(block, n - i);
-            loops<T>().affine(x + i, powers.data(), count, T(1), -largest);
-            run_unary(functor::Exp(), powers.data(), powers.data(), count);
-            sum += loops<T>().sum(powers.data(), count);
+            loop.exp_below(x + i, largest, powers.data(), count);
+            sum += loop.sum(powers.data(), count);
         }
         const T log_of_sum = std::log(static_cast<T>(sum));
-        loops<T>().affine(x, y, n, T(1), -largest);
-        loops<T>().affine(y, y, n, T(1), -log_of_sum);
+        loop.affine(x, y, n, T(1), -largest);
+        loop.affine(y, y, n, T(1), -log_of_sum);
     } else {
-        loops<T>().affine(x, y, n, T(1), -largest);
-        run_unary(functor::Exp(), y, y, n);
-        const T total = static_cast<T>(loops<T>().sum(y, n));
-        binary_loops<T, functor::Div>()[1](y, &total, y, n);
+        loop.exp_below(x, largest, y, n);
+        loop.affine(y, y, n, static_cast<T>(1 / loop.sum(y, n)), T(-0.0));
     }
 }
 
@@ -163,26 +150,17 @@ std::unique_ptr<Kernel> make_softmax_forward(const SoftmaxForward<logarithm>& op
 /// dx of one line of adjacent elements.
 template <bool logarithm, class T>
 void softmax_gradient_line(const T* dy, const T* y, T* dx, std::int64_t n) {
-    Row<T> part;
-    double sum = 0;
+    const Loops<T>& loop = loops<T>();
     if constexpr (logarithm) {
-        sum = loops<T>().sum(dy, n);
-    } else {
+        const T total = static_cast<T>(loop.sum(dy, n));
+        Row<T> powers;
         for (std::int64_t i = 0; i < n; i += block) {
             const std::int64_t count = std::min(block, n - i);
-            binary_loops<T, functor::Mul>()[0](dy + i, y + i, part.data(), count);
-            sum += loops<T>().sum(part.data(), count);
+            run_unary(functor::Exp(), y + i, powers.data(), count);
+            loop.log_softmax_gradient(dy + i, powers.data(), total, dx + i, count);
         }
-    }
-    const T total = static_cast<T>(sum);
-    for (std::int64_t i = 0; i < n; i += block) {
-        const std::int64_t count = std::min(block, n - i);
-        if constexpr (logarithm) {
-            run_unary(functor::Exp(), y + i, part.data(), count);
-            for (std::int64_t j = 0; j < count; ++j) dx[i + j] = dy[i + j] - part[static_cast<std::size_t>(j)] * total;
-        } else {
-            for (std::int64_t j = i; j < i + count; ++j) dx[j] = y[j] * (dy[j] - total);
-        }
+    } else {
+        loop.softmax_gradient(dy, y, static_cast<T>(loop.product_sum(dy, y, n)), dx, n);
     }
 }
 

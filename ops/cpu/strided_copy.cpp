@@ -57,6 +57,10 @@ void convert_row(const void* from, std::int64_t from_step, void* to, std::int64_
             return;
         }
     }
+    if (from_step == 0 && to_step == 1) {
+        std::fill_n(y, count, convert<To>(*x));
+        return;
+    }
     for (std::int64_t i = 0; i < count; ++i) y[i * to_step] = convert<To>(x[i * from_step]);
 }
 
@@ -69,9 +73,12 @@ StridedCopy::StridedCopy(DType from_dtype, const Shape& from_strides, DType to_d
       to_size_(static_cast<std::int64_t>(size_of(to_dtype))),
       row_(visit_dtype(from_dtype, [&](auto from) {
           return visit_dtype(to_dtype, [](auto to) -> Row { return convert_row<decltype(from), decltype(to)>; });
-      })) {}
+      })) {
+    if (from_dtype == to_dtype) transposed_ = TransposedCopy::of(size_of(to_dtype), from_strides, to_strides, shape);
+}
 
 void StridedCopy::run(const void* from, void* to, int threads) const {
+    if (transposed_) return transposed_->run(from, to, threads);
     const auto* source = static_cast<const char*>(from);
     auto* target = static_cast<char*>(to);
     const std::int64_t from_step = walk_.steps()[0], to_step = walk_.steps()[1], run = walk_.run();

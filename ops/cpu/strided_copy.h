@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/ops/cpu/strided.h"
+#include "lockstep/ops/cpu/transposed_copy.h"
 
 namespace lockstep::cpu {
 
@@ -22,6 +24,7 @@ private:
     StridedWalk<2> walk_;
     std::int64_t from_size_, to_size_;
     Row row_;
+    std::optional<TransposedCopy> transposed_;
 };
 
 }  // namespace lockstep::cpu

@@ -17,6 +17,8 @@ void register_cuda_kernels(KernelTable& table) {
     cuda::add_softmax_kernels(table);
     cuda::add_loss_kernels(table);
     cuda::add_statistics_kernels(table);
+    cuda::add_sorting_kernels(table);
+    cuda::add_scan_kernels(table);
     cuda::add_batch_norm_kernels(table);
     cuda::add_layer_norm_kernels(table);
     cuda::add_pooling_kernels(table);

@@ -19,6 +19,8 @@ void add_reduction_kernels(KernelTable& table);
 void add_softmax_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
 void add_statistics_kernels(KernelTable& table);
+void add_sorting_kernels(KernelTable& table);
+void add_scan_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);

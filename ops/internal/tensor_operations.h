@@ -30,6 +30,21 @@ struct ArgMax {
     int dim;
 };
 
+/// in: x; out: i64, the positions along `dim` of the elements in order, which is stable; NaN is larger than every
+/// number
+struct ArgSort {
+    static constexpr const char* name = "argsort";
+    int dim;
+    bool descending;
+};
+
+/// in: x; out: sums of each element and those before it along `dim`, or after it if `reverse`
+struct CumulativeSum {
+    static constexpr const char* name = "cumsum";
+    int dim;
+    bool reverse;
+};
+
 /// in: n tensors of equal sizes except along `dim`; out: their concatenation along `dim`, in the backend's layout if
 /// all inputs have it and their sizes allow it
 struct Cat {

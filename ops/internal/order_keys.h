@@ -1,0 +1,26 @@
+// Integers in the order of floats, by which elements are sorted: NaN is larger than every number, and zeros are equal.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "lockstep/runtime/host_device.h"
+
+namespace lockstep::element {
+
+template <class T>
+using OrderKey = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+
+/// The key of x; in the opposite order if `descending`.
+template <class T>
+LOCKSTEP_HD_INLINE OrderKey<T> order_key(T x, bool descending) {
+    using Key = OrderKey<T>;
+    constexpr Key sign = Key(1) << (8 * sizeof(Key) - 1);
+    const Key bits = std::bit_cast<Key>(x == T(0) ? T(0) : x);
+    const Key number = (bits & sign) != 0 ? ~bits : bits | sign;
+    const Key key = x != x ? static_cast<Key>(-1) : number;
+    return descending ? ~key : key;
+}
+
+}  // namespace lockstep::element
