@@ -52,8 +52,8 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view in_16_bits[] = {
-    "conv1d", "conv2d", "conv_transpose2d", "linear", "matmul", "prelu", "scaled_dot_product_attention"};
+constexpr std::string_view in_16_bits[] = {"conv1d", "conv2d", "conv3d", "conv_transpose2d",
+                                           "linear", "matmul", "prelu",  "scaled_dot_product_attention"};
 
 constexpr std::string_view in_f32[] = {
     "binary_cross_entropy",

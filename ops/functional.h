@@ -360,6 +360,21 @@ Tensor avg_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = 
                   bool count_include_pad = true);
 Tensor adaptive_avg_pool1d(const Tensor& x, int output_size);
 
+/// Depth, height and width: `3` for all, or `{3, 5, 5}`.
+struct Triple {
+    int d, h, w;
+    constexpr Triple(int all) : d(all), h(all), w(all) {}  // NOLINT(google-explicit-constructor)
+    constexpr Triple(int depth, int height, int width) : d(depth), h(height), w(width) {}
+};
+
+// Convolution and pooling of volumes x (N, C, D, H, W); weight (K, C / groups, kd, kh, kw).
+Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Triple stride = 1, Triple padding = 0,
+              Triple dilation = 1, std::int64_t groups = 1);
+Tensor max_pool3d(const Tensor& x, Triple kernel_size, std::optional<Triple> stride = std::nullopt, Triple padding = 0);
+Tensor avg_pool3d(const Tensor& x, Triple kernel_size, std::optional<Triple> stride = std::nullopt, Triple padding = 0,
+                  bool count_include_pad = true);
+Tensor adaptive_avg_pool3d(const Tensor& x, Triple output_size);
+
 /// Height and width as multiples: `2` for both, or `{2, 1.5}`.
 struct ScaleFactor {
     double h, w;

@@ -26,6 +26,17 @@ void require_pair(const char* layer, const char* argument, Pair value, int least
             fmt::format("{}: invalid {} ({}, {}); expected at least {}", layer, argument, value.h, value.w, least));
 }
 
+void require_groups(const char* layer, std::int64_t in, std::int64_t out, std::int64_t groups) {
+    require_positive(layer, "groups", groups);
+    const auto require_multiple = [&](const char* argument, std::int64_t channels) {
+        if (channels % groups != 0)
+            throw InvalidArgument(fmt::format("{}: invalid {} ({}); expected a multiple of groups ({})", layer,
+                                              argument, channels, groups));
+    };
+    require_multiple("in_channels", in);
+    require_multiple("out_channels", out);
+}
+
 double require_probability(const char* layer, double p) {
     if (!(p >= 0 && p <= 1))
         throw InvalidArgument(fmt::format("{}: invalid probability ({}); expected [0, 1]", layer, p));
@@ -50,17 +61,6 @@ Tensor linear_weight(std::int64_t in, std::int64_t out) {
     require_positive("Linear", "in_features", in);
     require_positive("Linear", "out_features", out);
     return uniform({out, in}, in);
-}
-
-void require_groups(const char* layer, std::int64_t in, std::int64_t out, std::int64_t groups) {
-    require_positive(layer, "groups", groups);
-    const auto require_multiple = [&](const char* argument, std::int64_t channels) {
-        if (channels % groups != 0)
-            throw InvalidArgument(fmt::format("{}: invalid {} ({}); expected a multiple of groups ({})", layer,
-                                              argument, channels, groups));
-    };
-    require_multiple("in_channels", in);
-    require_multiple("out_channels", out);
 }
 
 Tensor conv_weight(std::int64_t in, std::int64_t out, Pair kernel, const Conv2dOptions& options) {

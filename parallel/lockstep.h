@@ -22,6 +22,7 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/ops/summary.h"
 #include "lockstep/ops/transformer.h"
+#include "lockstep/ops/volume_layers.h"
 #include "lockstep/ops/window_layers.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/checkpoint_writer.h"

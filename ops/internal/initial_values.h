@@ -14,6 +14,8 @@ namespace lockstep {
 void require_positive(const char* layer, const char* argument, std::int64_t value);
 /// Throws InvalidArgument unless both values are at least `least`.
 void require_pair(const char* layer, const char* argument, Pair value, int least);
+/// Throws InvalidArgument unless `groups` is positive and divides both numbers of channels.
+void require_groups(const char* layer, std::int64_t in, std::int64_t out, std::int64_t groups);
 /// The probability. Throws InvalidArgument unless it is in [0, 1].
 double require_probability(const char* layer, double p);
 

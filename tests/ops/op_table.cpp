@@ -44,6 +44,7 @@ Table make_table() {
     add_statistics(table);
     add_sorts_and_scans(table);
     add_windows(table);
+    add_volumes(table);
     add_layers(table);
     add_activation_functions(table);
     add_contractions(table);

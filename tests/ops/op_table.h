@@ -75,6 +75,7 @@ void add_reductions(Table& table);
 void add_statistics(Table& table);
 void add_sorts_and_scans(Table& table);
 void add_windows(Table& table);
+void add_volumes(Table& table);
 void add_layers(Table& table);
 void add_activation_functions(Table& table);
 void add_contractions(Table& table);

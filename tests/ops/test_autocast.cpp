@@ -60,6 +60,7 @@ TEST_CASE("functions compute in the dtypes of PyTorch's lists") {
             {"linear", linear(matrix, matrix, whole_numbers({4}))},
             {"matmul", matmul(matrix, small)},
             {"conv1d", conv1d(whole_numbers({2, 3, 6}), whole_numbers({4, 3, 3}))},
+            {"conv3d", conv3d(whole_numbers({2, 3, 2, 3, 3}), whole_numbers({4, 3, 2, 2, 2}))},
             {"prelu", prelu(small, Tensor::full({1}, 1))},
             {"attention", scaled_dot_product_attention(matrix, matrix, small)},
             {"relu", relu(small)},

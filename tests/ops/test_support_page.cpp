@@ -171,6 +171,19 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"max_pool1d", [=](const Tensor& x) { max_pool1d(as_image(x).flatten(2), 2); }},
         {"avg_pool1d", [=](const Tensor& x) { avg_pool1d(as_image(x).flatten(2), 2); }},
         {"adaptive_avg_pool1d", [=](const Tensor& x) { adaptive_avg_pool1d(as_image(x).flatten(2), 2); }},
+        {"conv3d",
+         [=](const Tensor& x) {
+             conv3d(as_image(x).unsqueeze(2), weights(x, {2, 2, 1, 1, 1}));
+         }},
+        {"max_pool3d",
+         [=](const Tensor& x) {
+             max_pool3d(as_image(x).unsqueeze(2), {1, 2, 2});
+         }},
+        {"avg_pool3d",
+         [=](const Tensor& x) {
+             avg_pool3d(as_image(x).unsqueeze(2), {1, 2, 2});
+         }},
+        {"adaptive_avg_pool3d", [=](const Tensor& x) { adaptive_avg_pool3d(as_image(x).unsqueeze(2), 1); }},
         {"group_norm", [=](const Tensor& x) { group_norm(as_image(x), 2); }},
         {"instance_norm", [=](const Tensor& x) { instance_norm(as_image(x)); }},
         {"rms_norm", [as_matrix](const Tensor& x) { rms_norm(as_matrix(x), {4}); }},
@@ -357,7 +370,8 @@ TEST_CASE("the support page lists the operations that accept integers") {
 
 TEST_CASE("the support page names layers, losses, optimizers, schedules, dtypes, backends and formats") {
     Names layers;
-    for (const char* header : {"ops/layers.h", "ops/recurrent.h", "ops/transformer.h", "ops/window_layers.h"})
+    for (const char* header :
+         {"ops/layers.h", "ops/recurrent.h", "ops/transformer.h", "ops/volume_layers.h", "ops/window_layers.h"})
         layers.merge(declared(header, R"(\nstruct (\w+)(?: : \w+)? \{)"));
     const std::regex others(
         "PlainLayer|Padding2d|Margins|RecurrentCell|CellParameters|\\w+(?:Options|Result|Masks|State)");

@@ -1,0 +1,108 @@
+// Convolution and pooling of volumes, made of those of images: the taps of a convolution along the depth are channels,
+// and pooling is first of the planes and then along the depth.
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr const char* volumes = "(N, C, D, H, W)";
+
+/// Planes of all depths as channels of images.
+Tensor planes(const Tensor& x) {
+    return tagged(x.reshape({x.size(0), x.size(1) * x.size(2), x.size(3), x.size(4)}), x.is_batch());
+}
+
+/// Images (N, C D, h, w) as images (N, C, D, h w) with the depth as height, which `pool` reduces; the result as
+/// volumes.
+template <class Pool>
+Tensor along_depth(const Tensor& images, const Tensor& x, const Pool& pool) {
+    const std::int64_t n = x.size(0), channels = x.size(1), h = images.size(2), w = images.size(3);
+    const Tensor columns = tagged(images.reshape({n, channels, x.size(2), h * w}), x.is_batch());
+    const Tensor pooled = pool(columns);
+    return tagged(pooled.reshape({n, channels, pooled.size(2), h, w}), x.is_batch());
+}
+
+Pair of_planes(const Triple& all) { return {all.h, all.w}; }
+
+}  // namespace
+
+Tensor conv3d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Triple stride,
+              Triple padding, Triple dilation, std::int64_t groups) {
+    constexpr const char* name = "conv3d";
+    const CheckedArgs call(name, {arg::floating("input", given_x), arg::floating("weight", given_weight),
+                                  arg::optional("bias", given_bias)});
+    const Tensor &x = call[0], &weight = call[1], &bias = call[2];
+    checks::dims(name, "input", x, 5, volumes);
+    checks::dims(name, "weight", weight, 5, "(K, C / groups, kd, kh, kw)");
+    if (stride.d < 1 || padding.d < 0 || dilation.d < 1)
+        throw InvalidArgument(
+            fmt::format("{}: invalid stride ({}), padding ({}) or dilation ({}) of the depth; expected a positive "
+                        "stride and dilation, and padding of 0 or more",
+                        name, stride.d, padding.d, dilation.d));
+    const std::int64_t taps = weight.size(2), depth = x.size(2) + 2 * std::int64_t{padding.d};
+    const std::int64_t room = depth - dilation.d * (taps - 1) - 1;
+    if (room < 0 || taps < 1)
+        throw InvalidArgument(
+            fmt::format("{}: weight {} does not fit in input {} with padding {} and dilation {} of the depth; expected "
+                        "a window within the padded input",
+                        name, weight.shape().str(), x.shape().str(), padding.d, dilation.d));
+    const std::int64_t out_depth = room / stride.d + 1, n = x.size(0), channels = x.size(1);
+
+    const Tensor padded = padding.d > 0 ? pad(x, {0, 0, 0, 0, padding.d, padding.d}) : x;
+    std::vector<Tensor> slices;  // (N, D', C, H, W) each
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+        const std::int64_t first = tap * dilation.d;
+        slices.push_back(
+            padded.slice(2, first, first + (out_depth - 1) * stride.d + 1, stride.d).transpose(1, 2).tag_batch(false));
+    }
+    const Tensor images = stack(slices, 3).reshape({n * out_depth, channels * taps, x.size(3), x.size(4)});
+    const Tensor filters = weight.reshape({weight.size(0), weight.size(1) * taps, weight.size(3), weight.size(4)});
+    const Tensor y = conv2d(images, filters, bias, of_planes(stride), of_planes(padding), of_planes(dilation), groups);
+    const Tensor made = y.reshape({n, out_depth, y.size(1), y.size(2), y.size(3)}).transpose(1, 2).contiguous();
+    return tagged(made, x.is_batch());
+}
+
+Tensor max_pool3d(const Tensor& given, Triple kernel_size, std::optional<Triple> step, Triple padding) {
+    const CheckedArgs call("max_pool3d", {arg::floating("input", given)});
+    const Tensor& x = call[0];
+    checks::dims("max_pool3d", "input", x, 5, volumes);
+    const Triple stride = step.value_or(kernel_size);
+    const Tensor images = max_pool2d(planes(x), of_planes(kernel_size), of_planes(stride), of_planes(padding));
+    return along_depth(images, x, [&](const Tensor& columns) {
+        return max_pool2d(columns, {kernel_size.d, 1}, Pair{stride.d, 1}, {padding.d, 0});
+    });
+}
+
+Tensor avg_pool3d(const Tensor& given, Triple kernel_size, std::optional<Triple> step, Triple padding,
+                  bool count_include_pad) {
+    const CheckedArgs call("avg_pool3d", {arg::floating("input", given)});
+    checks::dims("avg_pool3d", "input", call[0], 5, volumes);
+    const Tensor x = tagged(widened(call[0]), call[0].is_batch());
+    const Triple stride = step.value_or(kernel_size);
+    const Tensor images =
+        avg_pool2d(planes(x), of_planes(kernel_size), of_planes(stride), of_planes(padding), count_include_pad);
+    const Tensor y = along_depth(images, x, [&](const Tensor& columns) {
+        return avg_pool2d(columns, {kernel_size.d, 1}, Pair{stride.d, 1}, {padding.d, 0}, count_include_pad);
+    });
+    return tagged(y.to(call[0].dtype()), call[0].is_batch());
+}
+
+Tensor adaptive_avg_pool3d(const Tensor& given, Triple output_size) {
+    const CheckedArgs call("adaptive_avg_pool3d", {arg::floating("input", given)});
+    checks::dims("adaptive_avg_pool3d", "input", call[0], 5, volumes);
+    const Tensor x = tagged(widened(call[0]), call[0].is_batch());
+    const Tensor images = adaptive_avg_pool2d(planes(x), of_planes(output_size));
+    const Tensor y = along_depth(images, x, [&](const Tensor& columns) {
+        return adaptive_avg_pool2d(columns, {output_size.d, static_cast<int>(columns.size(3))});
+    });
+    return tagged(y.to(call[0].dtype()), call[0].is_batch());
+}
+
+}  // namespace lockstep

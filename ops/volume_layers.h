@@ -1,0 +1,88 @@
+// Layers for volumes x (N, C, D, H, W). Names, arguments and initial values are PyTorch's; BatchNorm3d is in layers.h.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/runtime/signature.h"
+
+namespace lockstep {
+
+namespace detail {
+
+inline void add_triples(Signature& signature, std::initializer_list<Triple> all) {
+    for (const Triple& triple : all) signature.add(triple.d).add(triple.h).add(triple.w);
+}
+
+}  // namespace detail
+
+struct Conv3dOptions {
+    Triple stride = 1;
+    Triple padding = 0;
+    Triple dilation = 1;
+    std::int64_t groups = 1;  ///< divides both numbers of channels
+    bool bias = true;
+    PaddingMode padding_mode = PaddingMode::zeros;
+};
+
+/// torch.nn.Conv3d. weight (out, in / groups, kd, kh, kw) and bias (out) ~ U(-1/sqrt(n), 1/sqrt(n)), with
+/// n = in / groups kd kh kw.
+struct Conv3d {
+    Conv3d(std::int64_t in_channels, std::int64_t out_channels, Triple kernel_size, const Conv3dOptions& options = {});
+
+    Parameter weight;
+    std::optional<Parameter> bias;
+    Triple stride, padding, dilation;
+    std::int64_t groups;
+    PaddingMode padding_mode;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        detail::add_triples(signature, {stride, padding, dilation});
+        signature.add(groups).add(padding_mode);
+    }
+};
+
+/// torch.nn.MaxPool3d; the stride is the window unless given.
+struct MaxPool3d : PlainLayer {
+    explicit MaxPool3d(Triple window, std::optional<Triple> step = std::nullopt, Triple margin = 0);
+
+    Triple kernel_size, stride, padding;
+
+    Tensor forward(const Tensor& x) const { return max_pool3d(x, kernel_size, stride, padding); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { detail::add_triples(signature, {kernel_size, stride, padding}); }
+};
+
+/// torch.nn.AvgPool3d; the stride is the window unless given.
+struct AvgPool3d : PlainLayer {
+    explicit AvgPool3d(Triple window, std::optional<Triple> step = std::nullopt, Triple margin = 0,
+                       bool with_padding = true);
+
+    Triple kernel_size, stride, padding;
+    bool count_include_pad;
+
+    Tensor forward(const Tensor& x) const { return avg_pool3d(x, kernel_size, stride, padding, count_include_pad); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        detail::add_triples(signature, {kernel_size, stride, padding});
+        signature.add(count_include_pad);
+    }
+};
+
+/// torch.nn.AdaptiveAvgPool3d.
+struct AdaptiveAvgPool3d : PlainLayer {
+    explicit AdaptiveAvgPool3d(Triple size);
+
+    Triple output_size;
+
+    Tensor forward(const Tensor& x) const { return adaptive_avg_pool3d(x, output_size); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { detail::add_triples(signature, {output_size}); }
+};
+
+}  // namespace lockstep
