@@ -123,12 +123,13 @@ Index argmax(const T* x, Index n) {
             unordered[j] |= value != value;
             most[j] = most[j] < value ? value : most[j];
         }
+    for (int half = lanes / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; ++j) {
+            most[j] = most[j] < most[j + half] ? most[j + half] : most[j];
+            unordered[j] |= unordered[j + half];
+        }
     T best = most[0];
-    IntegerLike<T> any = 0;
-    for (int j = 0; j < lanes; ++j) {
-        best = best < most[j] ? most[j] : best;
-        any |= unordered[j];
-    }
+    IntegerLike<T> any = unordered[0];
     for (; i < n; ++i) {
         any |= x[i] != x[i];
         best = best < x[i] ? x[i] : best;

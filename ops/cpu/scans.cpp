@@ -9,36 +9,54 @@
 namespace lockstep::cpu {
 namespace {
 
-/// `count` lines, `distance` apart, whose elements are `step` apart. Several at a time: an addition waits for the one
-/// before it in its line.
+/// `count` lines of adjacent elements, one after another; backwards if `step` is -1. Several at a time: an addition
+/// waits for the one before it in its line.
 template <int count, class T>
-void scan_lines(const T* x, T* y, std::int64_t size, std::int64_t step, std::int64_t distance) {
+void scan_lines(const T* x, T* y, std::int64_t size, std::int64_t step) {
     std::array<double, count> sums{};
+    const std::int64_t first = step < 0 ? size - 1 : 0;
     for (std::int64_t i = 0; i < size; ++i)
         for (std::int64_t line = 0; line < count; ++line) {
+            const std::int64_t at = line * size + first + i * step;
             double& sum = sums[static_cast<std::size_t>(line)];
-            sum += static_cast<double>(x[i * step + line * distance]);
-            y[i * step + line * distance] = static_cast<T>(sum);
+            sum += static_cast<double>(x[at]);
+            y[at] = static_cast<T>(sum);
         }
 }
 
-/// Lines [begin, end) of x (outer, size, inner).
+constexpr std::int64_t columns_at_once = 256;
+
+/// `count` adjacent columns, at most columns_at_once, whose rows are `step` apart.
+template <class T>
+void scan_columns(const T* x, T* y, std::int64_t size, std::int64_t step, std::int64_t count) {
+    std::array<double, columns_at_once> sums{};
+    for (std::int64_t i = 0; i < size; ++i) {
+        const T* const from = x + i * step;
+        T* const to = y + i * step;
+        for (std::int64_t j = 0; j < count; ++j) {
+            double& sum = sums[static_cast<std::size_t>(j)];
+            sum += static_cast<double>(from[j]);
+            to[j] = static_cast<T>(sum);
+        }
+    }
+}
+
+/// Parts [begin, end) of x (outer, size, inner): lines if `inner` is 1, otherwise blocks of columns.
 template <class T>
 void scan(const T* x, T* y, std::int64_t size, std::int64_t inner, bool reverse, std::int64_t begin, std::int64_t end) {
-    constexpr std::int64_t together = 8;
-    const std::int64_t first = reverse ? (size - 1) * inner : 0, step = reverse ? -inner : inner;
-    for (std::int64_t line = begin; line < end;) {
-        const std::int64_t at = line / inner * inner * size + line % inner + first;
-        // Lines that are adjacent, or one after another.
-        const std::int64_t alike = inner == 1 ? end - line : std::min(end - line, inner - line % inner);
-        const std::int64_t distance = inner == 1 ? size : 1;
-        if (alike >= together) {
-            scan_lines<together>(x + at, y + at, size, step, distance);
-            line += together;
-        } else {
-            scan_lines<1>(x + at, y + at, size, step, distance);
-            ++line;
-        }
+    if (inner == 1) {
+        constexpr std::int64_t together = 4;
+        const std::int64_t step = reverse ? -1 : 1;
+        std::int64_t line = begin;
+        for (; line + together <= end; line += together)
+            scan_lines<together>(x + line * size, y + line * size, size, step);
+        for (; line < end; ++line) scan_lines<1>(x + line * size, y + line * size, size, step);
+        return;
+    }
+    const std::int64_t blocks = ceil_div(inner, columns_at_once), last = reverse ? (size - 1) * inner : 0;
+    for (std::int64_t part = begin; part < end; ++part) {
+        const std::int64_t column = part % blocks * columns_at_once, at = part / blocks * size * inner + column + last;
+        scan_columns(x + at, y + at, size, reverse ? -inner : inner, std::min(columns_at_once, inner - column));
     }
 }
 
@@ -46,15 +64,18 @@ std::unique_ptr<Kernel> make_cumulative_sum(const CumulativeSum& operation, Kern
     request.want_contiguous(0);
     require_contiguous_output(operation, request, 0);
     const Shape& shape = request.in[0].shape;
-    std::int64_t inner = 1;
-    for (int i = operation.dim + 1; i < shape.dims(); ++i) inner *= shape[i];
-    const std::int64_t size = shape[operation.dim], lines = size == 0 ? 0 : shape.numel() / size;
+    std::int64_t outer = 1, inner = 1;
+    for (int i = 0; i < shape.dims(); ++i)
+        if (i != operation.dim) (i < operation.dim ? outer : inner) *= shape[i];
+    const std::int64_t size = shape[operation.dim];
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([=, threads = request.threads, reverse = operation.reverse](const KernelArgs& call) {
-            for_parts(worthwhile_threads(threads, lines * size), lines, 8, [&](std::int64_t begin, std::int64_t end) {
-                scan(call.input<T>(0), call.output<T>(0), size, inner, reverse, begin, end);
-            });
+            const std::int64_t parts = outer * (inner == 1 ? 1 : ceil_div(inner, columns_at_once));
+            for_parts(worthwhile_threads(threads, outer * inner * size), parts, inner == 1 ? 4 : 1,
+                      [&](std::int64_t begin, std::int64_t end) {
+                          scan(call.input<T>(0), call.output<T>(0), size, inner, reverse, begin, end);
+                      });
         });
     });
 }
