@@ -29,6 +29,24 @@ void check_mask(const char* name, const Tensor& mask, const Tensor& scores) {
                                           mask.shape().str(), scores.shape().str()));
 }
 
+/// x (..., groups, S, E) with every group repeated for the heads that share it.
+Tensor for_heads(const char* name, const char* what, const Tensor& x, const Tensor& query) {
+    const std::int64_t heads = query.dims() < 3 ? 0 : query.size(-3), groups = x.dims() < 3 ? 0 : x.size(-3);
+    if (groups < 1 || heads % groups != 0)
+        throw InvalidArgument(fmt::format(
+            "{}: with enable_gqa, {} {} does not fit query {}; expected (..., groups, S, E) with a number of "
+            "groups that divides the heads",
+            name, what, x.shape().str(), query.shape().str()));
+    if (heads == groups) return x;
+    Shape repeated, joined = x.shape();
+    for (int dim = 0; dim < x.dims(); ++dim) {
+        repeated.push_back(x.size(dim));
+        if (dim == x.dims() - 3) repeated.push_back(heads / groups);
+    }
+    joined[x.dims() - 3] = heads;
+    return tagged(x.unsqueeze(x.dims() - 2).expand(repeated).reshape(joined), x.is_batch() && x.dims() > 3);
+}
+
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& given_query, const Tensor& given_key, const Tensor& given_value,
@@ -36,7 +54,9 @@ Tensor scaled_dot_product_attention(const Tensor& given_query, const Tensor& giv
     constexpr const char* name = "scaled_dot_product_attention";
     const CheckedArgs call(name, {arg::floating("query", given_query), arg::floating("key", given_key),
                                   arg::floating("value", given_value)});
-    const Tensor &query = call[0], &key = call[1], &value = call[2];
+    const Tensor& query = call[0];
+    const Tensor key = options.enable_gqa ? for_heads(name, "key", call[1], query) : call[1];
+    const Tensor value = options.enable_gqa ? for_heads(name, "value", call[2], query) : call[2];
     if (query.dims() < 2 || key.dims() < 2 || value.dims() < 2 || query.size(-1) != key.size(-1) ||
         key.size(-2) != value.size(-2))
         throw InvalidArgument(

@@ -61,6 +61,7 @@ constexpr std::string_view in_f32[] = {
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "cumprod",
     "cumsum",
     "dice_loss",

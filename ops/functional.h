@@ -446,6 +446,9 @@ struct AttentionOptions {
     double dropout_p = 0;
     bool is_causal = false;                      ///< queries attend to keys up to their own position
     std::optional<double> scale = std::nullopt;  ///< factor of the products; 1 / sqrt(E) by default
+    /// Several heads of the query share one of key and value: (..., heads, L, E) and (..., groups, S, E), with a number
+    /// of groups that divides the heads. Head h uses group h / (heads / groups).
+    bool enable_gqa = false;
 };
 /// softmax(query key^T scale) value, of query (..., L, E), key (..., S, E) and value (..., S, Ev). Out: (..., L, Ev).
 /// Queries that attend to no key give 0. torch.nn.functional.scaled_dot_product_attention.

@@ -161,6 +161,23 @@ struct GaussianNllLoss {
 };
 inline const GaussianNllLoss gaussian_nll_loss{};
 
+struct CtcOptions {
+    std::int64_t blank = 0;  ///< class between labels
+    Reduction reduction = Reduction::mean;
+    bool zero_infinity = false;  ///< rows whose labels do not fit their input count as 0, not as infinite
+};
+
+/// Connectionist temporal classification (Graves et al. 2006): -log of the probability that predictions log_probs (N,
+/// T, C) show the labels of targets (N, S, i64, not blank). Lengths (N, i64): 1 to T positions and 0 to S labels of
+/// each row count. The mean is that of each row's loss divided by its number of labels. torch.nn.CTCLoss, which has (T,
+/// N, C).
+struct CtcLoss {
+    CtcOptions options;
+    Loss operator()(const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
+                    const Tensor& target_lengths) const;
+};
+inline const CtcLoss ctc_loss{};
+
 struct CosineEmbeddingOptions {
     double margin = 0;
     Reduction reduction = Reduction::mean;

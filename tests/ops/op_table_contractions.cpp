@@ -127,6 +127,21 @@ void add_attention(Table& table) {
             return attended(in, 0.3, [none](double score, const Sizes& at) { return at[3] > at[2] ? none : score; });
         })
         .batch_inputs = {true, true, true};
+    add_function(
+        table, call + ", enable_gqa=True)", {{{2, 4, 3, 4}}, {{2, 2, 5, 4}}, {{2, 1, 5, 3}}},
+        [](const auto& in) { return scaled_dot_product_attention(in[0], in[1], in[2], {.enable_gqa = true}); },
+        [same](const std::vector<Array>& in) {
+            const auto repeated = [](const Array& x) {  // for four heads
+                Array y(Sizes{x.shape[0], 4, x.shape[2], x.shape[3]});
+                std::ptrdiff_t next = 0;
+                reference::for_each_index(y.shape, [&](const Sizes& at) {
+                    y[next++] = x[reference::position(x.shape, {at[0], at[1] * x.shape[1] / 4, at[2], at[3]})];
+                });
+                return y;
+            };
+            return attended({in[0], repeated(in[1]), repeated(in[2])}, 0.5, same);
+        })
+        .batch_inputs = {true, true, true};
     std::vector<Input> with_bias = operands;
     with_bias.push_back({{3, 5}});
     add_function(

@@ -185,12 +185,67 @@ void add_probability_targets(Table& table) {
         }
 }
 
+/// The loss of a row of log-probabilities (T, C), by sums of probabilities over the positions.
+double ctc_of_row(const std::function<double(std::ptrdiff_t, std::ptrdiff_t)>& logarithm, std::ptrdiff_t length,
+                  const std::vector<std::ptrdiff_t>& labels) {
+    std::vector<std::ptrdiff_t> states{0};
+    for (const std::ptrdiff_t label : labels) states.insert(states.end(), {label, 0});
+    std::vector<double> paths(states.size(), 0.0);
+    for (std::size_t s = 0; s < std::min<std::size_t>(2, states.size()); ++s)
+        paths[s] = std::exp(logarithm(0, states[s]));
+    for (std::ptrdiff_t t = 1; t < length; ++t) {
+        std::vector<double> next(states.size());
+        for (std::size_t s = 0; s < states.size(); ++s) {
+            double from = paths[s] + (s > 0 ? paths[s - 1] : 0);
+            if (s > 1 && states[s] != 0 && states[s] != states[s - 2]) from += paths[s - 2];
+            next[s] = from * std::exp(logarithm(t, states[s]));
+        }
+        paths = next;
+    }
+    return -std::log(paths.back() + (states.size() > 1 ? paths[paths.size() - 2] : 0));
+}
+
+void add_ctc(Table& table) {
+    constexpr std::ptrdiff_t rows = 3, length = 6, classes = 4, most = 3;
+    const auto numbers = [](const Sizes& shape, std::vector<double> exact) {
+        return Input{shape, Values::classes, false, length + 1, std::move(exact)};
+    };
+    const std::vector<Input> inputs{{{rows, length, classes}},
+                                    numbers({rows, most}, {1, 1, 2, 3, 2, 1, 2, 0, 0}),
+                                    numbers({rows}, {6, 4, 3}),
+                                    numbers({rows}, {3, 2, 0})};
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
+        const std::string word = reduction == Reduction::mean ? "mean" : "sum";
+        add_function(
+            table, "F.ctc_loss(a.log_softmax(2).transpose(0, 1), b, c, d, reduction='" + word + "')", inputs,
+            [reduction](const auto& in) {
+                const CtcLoss loss{{.reduction = reduction}};
+                return loss(log_softmax(in[0], 2), in[1], in[2], in[3]).value();
+            },
+            [reduction](const std::vector<Array>& in) {
+                const Array logarithms = reference::log_softmax(in[0], 2);
+                double total = 0;
+                for (std::ptrdiff_t n = 0; n < rows; ++n) {
+                    std::vector<std::ptrdiff_t> labels;
+                    for (std::ptrdiff_t s = 0; s < static_cast<std::ptrdiff_t>(in[3][n]); ++s)
+                        labels.push_back(static_cast<std::ptrdiff_t>(in[1][n * most + s]));
+                    const double cost = ctc_of_row(
+                        [&](std::ptrdiff_t t, std::ptrdiff_t c) { return logarithms[(n * length + t) * classes + c]; },
+                        static_cast<std::ptrdiff_t>(in[2][n]), labels);
+                    total += reduction == Reduction::mean ? cost / std::max(1.0, in[3][n]) / rows : cost;
+                }
+                return Array(Sizes{}, total);
+            });
+    }
+}
+
 }  // namespace
 
 void add_element_losses(Table& table) {
     add_element_pairs(table);
     add_row_losses(table);
     add_probability_targets(table);
+    add_ctc(table);
 }
 
 }  // namespace lockstep::test

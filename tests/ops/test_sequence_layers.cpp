@@ -223,6 +223,11 @@ TEST_CASE("attention to no key gives 0 and no NaN, also in gradients") {
           "scaled_dot_product_attention: query (1, 2, 3), key (1, 4, 5) and value (1, 4, 3) do not match; expected "
           "(..., L, E), (..., S, E) and (..., S, Ev)");
     CHECK_THROWS_AS(scaled_dot_product_attention(q, k, k, {.attn_mask = mask, .is_causal = true}), InvalidArgument);
+    const Tensor heads = Tensor::zeros({1, 4, 2, 3});
+    for (const Shape& shape : {Shape{1, 3, 4, 3}, Shape{1, 8, 4, 3}, Shape{4, 3}})
+        CHECK(message_of<InvalidArgument>([&] {
+                  scaled_dot_product_attention(heads, Tensor::zeros(shape), Tensor::zeros(shape), {.enable_gqa = true});
+              }).starts_with("scaled_dot_product_attention: with enable_gqa, key " + shape.str()));
     CHECK(message_of<InvalidArgument>([&] {
               scaled_dot_product_attention(q, k, k, {.attn_mask = Tensor::zeros({2, 4}, DType::i64)});
           }) == "scaled_dot_product_attention: attn_mask has dtype i64; expected bool or a floating dtype");
