@@ -90,8 +90,8 @@ TEST_CASE("help names all flags and succeeds") {
 TEST_CASE("help is one line per flag, in groups, with all descriptions in one column") {
     const TemporaryDirectory directory;
     for (const std::string program :
-         {"mnist", "linear", "unet", "unet train", "unet predict", "unet evaluate", "collectives", "model_parallel",
-          "lockstep-info", "lockstep-run", "make-digits", "make-shapes"}) {
+         {"mnist", "linear", "gpt", "gpt train", "gpt generate", "unet", "unet train", "unet predict", "unet evaluate",
+          "collectives", "model_parallel", "lockstep-info", "lockstep-run", "make-digits", "make-shapes"}) {
         const std::string help = run_program(directory, program + " --help").out;
         CHECK_THAT(help, contains("\n\nUsage: " + program + " "));
         std::istringstream lines(help);

@@ -84,7 +84,7 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
     add_flags_of_algorithms(app, options);
     app.option_defaults()->group("Data");
     if (!program.data.empty())
-        app.add_option("--data", options.data, program.data)->type_name("DIR")->capture_default_str();
+        app.add_option("--data", options.data, program.data)->type_name(program.data_type)->capture_default_str();
     app.add_option("--workers", options.workers, "threads that read data")
         ->type_name("N")
         ->check(silent(CLI::Range(0, 1024)))

@@ -91,6 +91,7 @@ struct Program {
     std::string name;
     std::string purpose;
     std::string data = {};                          ///< description of --data; empty: no such flag
+    std::string data_type = "DIR";                  ///< kind of its value: DIR, FILE
     std::function<void(CLI::App&)> add_flags = {};  ///< adds the program's own flags
     std::string command = {};                       ///< command after the program's name
     bool trains = true;                             ///< whether it has the flags of training
