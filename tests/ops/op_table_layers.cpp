@@ -38,6 +38,21 @@ struct LinearOp final : Op {
             }
         return y;
     }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        const std::ptrdiff_t features = shape.back(), rows = in[0].size() / features;
+        std::vector<Array> gradients{Array(in[0].shape), Array(in[1].shape)};
+        if (bias) gradients.emplace_back(in[2].shape);
+        for (std::ptrdiff_t r = 0; r < rows; ++r)
+            for (std::ptrdiff_t o = 0; o < out; ++o) {
+                const double slope = dy[r * out + o];
+                if (bias) gradients[2][o] += slope;
+                for (std::ptrdiff_t i = 0; i < features; ++i) {
+                    gradients[0][r * features + i] += slope * in[1][o * features + i];
+                    gradients[1][o * features + i] += slope * in[0][r * features + i];
+                }
+            }
+        return gradients;
+    }
 };
 
 struct ConvOp final : Op {
