@@ -109,6 +109,13 @@ private:
     std::vector<std::size_t> differentiated_;
 };
 
+/// One entry in this many is compared with differences: under sanitizers, these take most of the time.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int compared_entries = 8;
+#else
+constexpr int compared_entries = 1;
+#endif
+
 /// Whether the gradient has a jump: its difference does not become smaller with the step.
 bool jumps(const Entry& entry, std::size_t argument, double step, double difference) {
     const double half = entry.sum_of_gradients(argument, step / 2) - entry.sum_of_gradients(argument, -step / 2);
@@ -133,7 +140,7 @@ TEST_CASE("second derivatives agree with differences of gradients, or are refuse
             refused.insert(message.substr(6, message.find(end) - 6));
             continue;
         }
-        ++checked;
+        if (checked++ % compared_entries != 0) continue;
         constexpr double step = 1e-5;
         for (std::size_t i = 0; i < found.size(); ++i) {
             const double ahead = entry.sum_of_gradients(i, step), behind = entry.sum_of_gradients(i, -step);
@@ -147,7 +154,7 @@ TEST_CASE("second derivatives agree with differences of gradients, or are refuse
         }
     }
     CHECK(checked > 500);
-    CHECK(kinks == 4);  // equal elements of maximum and minimum
+    if (compared_entries == 1) CHECK(kinks == 4);  // equal elements of maximum and minimum
     // docs/support.md lists them.
     CHECK(refused == std::set<std::string>{"batch_norm", "max_pool2d"});
 }
