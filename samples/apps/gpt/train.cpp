@@ -160,9 +160,9 @@ int train(int argc, char** argv) {
     return program::run({.name = "gpt",
                          .purpose = "Train a small GPT on the characters of a text, such as a book.",
                          .data = "text file, UTF-8",
-                         .data_type = "FILE",
                          .add_flags = [&](CLI::App& app) { add_flags(app, flags); },
-                         .command = "train"},
+                         .command = "train",
+                         .data_type = "FILE"},
                         options, argc, argv, [&] { return train(flags, options, began); });
 }
 

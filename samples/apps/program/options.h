@@ -91,14 +91,14 @@ struct Program {
     std::string name;
     std::string purpose;
     std::string data = {};                          ///< description of --data; empty: no such flag
-    std::string data_type = "DIR";                  ///< kind of its value: DIR, FILE
     std::function<void(CLI::App&)> add_flags = {};  ///< adds the program's own flags
     std::string command = {};                       ///< command after the program's name
     bool trains = true;                             ///< whether it has the flags of training
     /// Default of --save; with --work-dir only its file name. Empty: PROGRAM.safetensors in --work-dir, otherwise
     /// nothing is saved.
     std::filesystem::path checkpoint = {};
-    bool saves_by_epochs = false;  ///< whether --save-every counts epochs if it has no unit
+    bool saves_by_epochs = false;   ///< whether --save-every counts epochs if it has no unit
+    std::string data_type = "DIR";  ///< kind of --data's value: DIR, FILE
 };
 
 /// As `run` in command_line.h, for a program with the common flags, whose `body` returns how it was stopped. With
