@@ -150,9 +150,9 @@ TEST_CASE("gpt reports wrong flags, text and files in one line") {
     refused("gpt train --data text.txt --load net.safetensors --context 8", 2, "expected the same flags");
     refused("gpt generate --model none.safetensors", 1, "none.safetensors");
     refused("gpt generate --model net.safetensors --prompt xyz", 1, "the character 'x'");
-    refused("gpt generate --model net.safetensors --prompt ''", 2, "the text is empty");
+    refused("gpt generate --model net.safetensors --prompt ''", 2, "value is empty");
     refused("gpt generate", 2, "--model");
-    refused("gpt paint", 2, "paint");
+    refused("gpt paint", 2, "A subcommand is required");
 }
 
 TEST_CASE("files that gpt train did not save are refused before memory is allocated for them") {

@@ -71,7 +71,6 @@ std::int64_t chosen(const std::vector<float>& logits, const GenerateFlags& flags
 void generate(const GenerateFlags& flags) {
     const ModelFile file = describe(flags.model);
     const std::vector<std::int64_t> prompt = file.alphabet.numbers(decoded(flags.prompt, "--prompt"), "--prompt");
-    if (prompt.empty()) throw program::UsageError("--prompt: the text is empty; expected at least one character");
     Gpt net(file.config);
     ls::load(net, flags.model);
     Generator generator(net);

@@ -110,11 +110,13 @@ std::tuple<ls::Tensor, ls::Tensor> Windows::get(std::int64_t row) const {
 }
 
 std::u32string read_text(const std::filesystem::path& path) {
+    const auto refuse = [&](const char* why) {
+        throw ls::DataError(fmt::format("{}: cannot read ({}); expected a text file", path.string(), why));
+    };
+    if (std::filesystem::is_directory(path)) refuse(std::strerror(EISDIR));
     std::ifstream file(path, std::ios::binary);
+    if (!file) refuse(std::strerror(errno));
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file || std::filesystem::is_directory(path))
-        throw ls::DataError(fmt::format("{}: cannot read ({}); expected a text file", path.string(),
-                                        std::strerror(errno != 0 ? errno : EISDIR)));
     if (text.empty()) throw ls::DataError(fmt::format("{}: the file is empty; expected text", path.string()));
     return decoded(text, path.string());
 }
