@@ -238,7 +238,7 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->default_str(text_of(options.default_lr));
     if (!is_free(app, "--schedule")) return;
     app.add_option("--schedule", options.schedule.name,
-                   evaluates ? "schedule by epochs (one-cycle: by steps; plateau: by evaluations)"
+                   evaluates ? "schedule by epochs (one-cycle: by steps; plateau: evaluations)"
                              : "schedule by epochs (one-cycle: by steps)")
         ->type_name("NAME")
         ->check(silent(CLI::IsMember(names)))
