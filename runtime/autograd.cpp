@@ -50,6 +50,22 @@ Tensor with_history(const Tensor& tensor, const std::shared_ptr<AutogradNode>& n
 
 }  // namespace
 
+namespace {
+
+/// Records an autograd graph, or none, while it lives: also inside the caller's NoGrad.
+class Recording {
+public:
+    explicit Recording(bool on) : previous_(std::exchange(recording, on)) {}
+    ~Recording() { recording = previous_; }
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+
+private:
+    bool previous_;
+};
+
+}  // namespace
+
 NoGrad::NoGrad() : previous_(std::exchange(recording, false)) {}
 NoGrad::~NoGrad() { recording = previous_; }
 bool grad_enabled() { return recording; }
@@ -283,7 +299,7 @@ private:
             Tensor gradient = i < gradients.size() ? std::move(gradients[i]) : Tensor();
             if (edge.node) {
                 if (gradient.defined()) add(edge.node, edge.output, std::move(gradient));
-            } else if (edge.leaf.defined()) {
+            } else if (edge.leaf.defined() && (!restricted_ || wanted(edge))) {
                 Leaf& leaf = leaves_[edge.leaf.impl().get()];
                 if (gradient.defined()) leaf.gradient = accumulate(leaf.gradient, std::move(gradient));
                 if (--leaf.uses == 0) finish(leaf);
@@ -380,8 +396,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
             throw InvalidArgument(fmt::format(
                 "grad: input {} {}; expected tensors that require a gradient (use requires_grad_() before forward)", i,
                 inputs[i].defined() ? "does not require a gradient" : "is undefined"));
-    std::optional<NoGrad> no_grad;
-    if (!options.create_graph) no_grad.emplace();
+    const Recording graph(options.create_graph);
     const Autocast as_in_forward(std::nullopt);
     if (Trace* const trace = Trace::current())
         for (const Tensor& input : inputs)

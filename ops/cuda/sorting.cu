@@ -14,7 +14,7 @@ namespace {
 template <class T>
 struct SortedLines {
     using Key = element::OrderKey<T>;
-    std::int64_t size, inner, width, lines;
+    std::int64_t size, inner, width;
     bool descending;
     Key* keys;
     std::int32_t* places;
@@ -88,7 +88,6 @@ KernelPtr make_argsort(const ArgSort& op, KernelRequest& request) {
                 const SortedLines<T> all{size,
                                          inner,
                                          width,
-                                         lines,
                                          descending,
                                          reinterpret_cast<element::OrderKey<T>*>(bytes),
                                          reinterpret_cast<std::int32_t*>(bytes + key_bytes)};

@@ -235,6 +235,20 @@ TEST_CASE("grad: results, unchanged leaves, and refused arguments") {
         CHECK(contains(message_of([&] { grad({sum(y)}, {x.detach()}); }), "does not require a gradient"));
         CHECK(contains(message_of([&] { grad({sum(y)}, {Tensor()}); }), "is undefined"));
     }
+    SECTION("hooks of other leaves do not run") {
+        int calls = 0;
+        other.register_hook([&](const Tensor&) { ++calls; });
+        x.register_hook([&](const Tensor&) { calls += 10; });
+        grad({sum(x * other)}, {x});
+        CHECK(calls == 10);
+    }
+    SECTION("create_graph inside NoGrad") {
+        const NoGrad no_grad;
+        const Tensor slope = grad({y}, {x}, {Tensor::ones({3})}, {.create_graph = true})[0];
+        REQUIRE(slope.requires_grad());
+        CHECK_FALSE(grad_enabled());
+        CHECK(grad({slope}, {x}, {Tensor::ones({3})})[0].to_vector<float>() == std::vector<float>{8, 8, 8});
+    }
     SECTION("a saved tensor that was modified") {
         const Tensor leaf = Tensor::ones({3}).requires_grad_();
         const Tensor result = sum(exp(leaf) * leaf);
