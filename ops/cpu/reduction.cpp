@@ -4,6 +4,7 @@
 
 #include "lockstep/ops/cpu/chunks.h"
 #include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/lines.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/strided.h"
@@ -225,11 +226,9 @@ void argmax_in_columns(const T* x, std::int64_t size, std::int64_t stride, std::
 /// x (outer, size, inner).
 template <class T>
 std::unique_ptr<Kernel> make_argmax_of(int dim, const KernelRequest& request) {
-    const Shape& shape = request.in[0].shape;
-    std::int64_t inner = 1;
-    for (int i = dim + 1; i < shape.dims(); ++i) inner *= shape[i];
-    const std::int64_t size = shape[dim], outputs = request.out[0].numel();
-    return make_kernel([inner, size, outputs, threads = request.threads](const KernelArgs& call) {
+    const Lines lines(request.in[0].shape, dim);
+    return make_kernel([lines, threads = request.threads](const KernelArgs& call) {
+        const std::int64_t inner = lines.inner, size = lines.size, outputs = lines.count();
         if (outputs == 0) return;
         const T* x = call.input<T>(0);
         auto* y = call.output<std::int64_t>(0);

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/lines.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 
@@ -63,18 +64,15 @@ void scan(const T* x, T* y, std::int64_t size, std::int64_t inner, bool reverse,
 std::unique_ptr<Kernel> make_cumulative_sum(const CumulativeSum& operation, KernelRequest& request) {
     request.want_contiguous(0);
     require_contiguous_output(operation, request, 0);
-    const Shape& shape = request.in[0].shape;
-    std::int64_t outer = 1, inner = 1;
-    for (int i = 0; i < shape.dims(); ++i)
-        if (i != operation.dim) (i < operation.dim ? outer : inner) *= shape[i];
-    const std::int64_t size = shape[operation.dim];
+    const Lines lines(request.in[0].shape, operation.dim);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=, threads = request.threads, reverse = operation.reverse](const KernelArgs& call) {
-            const std::int64_t parts = outer * (inner == 1 ? 1 : ceil_div(inner, columns_at_once));
-            for_parts(worthwhile_threads(threads, outer * inner * size), parts, inner == 1 ? 4 : 1,
+        return make_kernel([lines, threads = request.threads, reverse = operation.reverse](const KernelArgs& call) {
+            const std::int64_t inner = lines.inner;
+            const std::int64_t parts = lines.outer * (inner == 1 ? 1 : ceil_div(inner, columns_at_once));
+            for_parts(worthwhile_threads(threads, lines.count() * lines.size), parts, inner == 1 ? 4 : 1,
                       [&](std::int64_t begin, std::int64_t end) {
-                          scan(call.input<T>(0), call.output<T>(0), size, inner, reverse, begin, end);
+                          scan(call.input<T>(0), call.output<T>(0), lines.size, inner, reverse, begin, end);
                       });
         });
     });

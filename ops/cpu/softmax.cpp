@@ -5,6 +5,7 @@
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/lines.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/internal/nn_operations.h"
@@ -12,15 +13,6 @@
 
 namespace lockstep::cpu {
 namespace {
-
-/// A row-major tensor as (outer, size, inner), the softmax running over `size`.
-struct Lines {
-    std::int64_t outer = 1, size = 1, inner = 1;
-
-    Lines(const Shape& shape, int dim) {
-        for (int i = 0; i < shape.dims(); ++i) (i < dim ? outer : i == dim ? size : inner) *= shape[i];
-    }
-};
 
 constexpr std::int64_t block = 512;  // elements that stay in the first-level cache
 

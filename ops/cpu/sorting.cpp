@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/lines.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/internal/order_keys.h"
 #include "lockstep/ops/internal/tensor_operations.h"
@@ -53,10 +54,8 @@ Entry<Key>* radix_sort(Entry<Key>* entries, Entry<Key>* other, std::int64_t coun
 std::unique_ptr<Kernel> make_argsort(const ArgSort& operation, KernelRequest& request) {
     request.want_contiguous(0);
     require_contiguous_output(operation, request, 0);
-    const Shape& shape = request.in[0].shape;
-    std::int64_t inner = 1;
-    for (int i = operation.dim + 1; i < shape.dims(); ++i) inner *= shape[i];
-    const std::int64_t size = shape[operation.dim], lines = size == 0 ? 0 : shape.numel() / size;
+    const Lines all(request.in[0].shape, operation.dim);
+    const std::int64_t size = all.size, inner = all.inner, lines = all.count();
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         using Key = element::OrderKey<T>;
@@ -68,7 +67,7 @@ std::unique_ptr<Kernel> make_argsort(const ArgSort& operation, KernelRequest& re
                 auto* const y = call.output<std::int64_t>(0);
                 auto* const scratch = static_cast<Entry<Key>*>(call.scratch);
                 const auto sort_line = [&](std::int64_t line, Entry<Key>* entries) {
-                    const std::int64_t first = line / inner * inner * size + line % inner;
+                    const std::int64_t first = all.first(line);
                     for (std::int64_t i = 0; i < size; ++i)
                         entries[i] = {element::order_key(x[first + i * inner], descending), static_cast<Key>(i)};
                     constexpr std::int64_t few = 48;
