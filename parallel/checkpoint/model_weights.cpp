@@ -174,13 +174,6 @@ bool fits(const std::vector<std::int64_t>& shape, const Shape& present) {
     return std::equal(shape.begin(), shape.end(), present.begin(), present.end());
 }
 
-/// Whether values of the file's dtype can be converted to the model's. Integer parameters may be codes of a custom
-/// format.
-bool convertible(const NamedTensor& named, DType from) {
-    const DType to = named.member->tensor().dtype();
-    return from == to || (is_floating(from) && is_floating(to)) || !named.is_parameter;
-}
-
 /// Whether a file may lack it: batch normalization of PyTorch before 0.4.1 did not count its batches.
 bool is_optional(const NamedTensor& named) {
     return !named.is_parameter && (named.name == "num_batches_tracked" || named.name.ends_with(".num_batches_tracked"));
@@ -390,7 +383,7 @@ void StagedWeights::stage(const File& file, const std::string& called, const Loa
 template <class File, class Entry>
 void StagedWeights::read(const NamedTensor& named, const File& file, const Entry& entry) {
     const Tensor& present = named.member->tensor();
-    if (!fits(entry.shape, present.shape()) || !convertible(named, entry.dtype)) {
+    if (!fits(entry.shape, present.shape())) {
         mismatched_.push_back(fmt::format("{} ({} {} in the model, {} {} in the file)", named.name,
                                           name_of(present.dtype()), present.shape().str(), name_of(entry.dtype),
                                           shape_text(entry.shape)));

@@ -253,15 +253,33 @@ TEST_CASE("batch counters load in all forms that PyTorch loads, and others are r
     CHECK_THROWS_WITH(load(net, path), contains("norm.num_batches_tracked"));
     CHECK((*net.norm.running_var)->to_vector<float>() == std::vector<float>{1, 1});
 
-    // Weights are not converted from integers, and vectors of one element are not weights of another shape.
-    const std::array<std::int32_t, 1> five{5};
+    // Vectors of one element are not weights of another shape.
     const std::array<float, 1> five_f32{5};
     Tiny tiny;
-    write_safetensors(path, {{"a.weight", DType::i32, {1, 1}, five.data()}});
-    CHECK_THROWS_WITH(load(tiny, path), contains("a.weight (f32 (1, 1) in the model, i32 (1, 1) in the file)"));
     write_safetensors(path, {{"a.weight", DType::f32, {1}, five_f32.data()}});
     CHECK_THROWS_AS(load(tiny, path), DataError);
     const std::array<float, 2> weights{1, 2};
     write_safetensors(path, {{"norm.weight", DType::f32, {2}, weights.data()}});
     CHECK_THROWS_WITH(load(net, path), contains("missing norm.bias, norm.running_mean, norm.running_var;"));
+}
+
+TEST_CASE("weights are converted from every dtype, as copy_ of PyTorch converts them", "[load]") {
+    const TemporaryDirectory directory;
+    const std::filesystem::path path = directory / "net";
+    const auto loaded = [&](DType dtype, const void* data) {
+        Tiny tiny;
+        write_safetensors(path, {{"a.weight", dtype, {1, 1}, data}});
+        CHECK(load(tiny, path).missing.empty());
+        CHECK(tiny.a.weight->dtype() == DType::f32);
+        return tiny.a.weight->to_vector<float>().at(0);
+    };
+    const std::int64_t large = (std::int64_t{1} << 24) + 1, negative = -7;
+    const std::int32_t five = 5;
+    const std::uint8_t byte = 255;
+    const bool yes = true;
+    CHECK(loaded(DType::i64, &negative) == -7);
+    CHECK(loaded(DType::i64, &large) == 16777216);  // rounded to nearest even
+    CHECK(loaded(DType::i32, &five) == 5);
+    CHECK(loaded(DType::u8, &byte) == 255);
+    CHECK(loaded(DType::boolean, &yes) == 1);
 }
