@@ -1,22 +1,95 @@
-# Libraries, public headers and package configuration: find_package(lockstep) and the targets lockstep::lockstep,
-# lockstep::comm, lockstep::data and lockstep::core.
+# Libraries, public headers, package configuration (find_package(lockstep) with lockstep::lockstep, lockstep::comm,
+# lockstep::data and lockstep::core; pkg-config) and the two tools with their manual pages. `cpack` makes Debian packages of
+# a shared build: the libraries, one package per backend with libraries of its own, headers, tools.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
-install(TARGETS ${LOCKSTEP_LIBRARIES} EXPORT lockstepTargets)
-install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
+install(TARGETS ${LOCKSTEP_LIBRARIES} EXPORT lockstepTargets
+  LIBRARY COMPONENT libraries NAMELINK_COMPONENT dev
+  ARCHIVE COMPONENT dev)
+foreach(library IN LISTS LOCKSTEP_BACKEND_LIBRARIES)
+  string(REPLACE lockstep_ "" backend ${library})
+  install(TARGETS ${library} LIBRARY COMPONENT ${backend} NAMELINK_SKIP)
+  list(APPEND backends ${backend})
+endforeach()
+install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir} COMPONENT dev)
 foreach(header ${LOCKSTEP_PUBLIC_HEADERS})
   cmake_path(GET header PARENT_PATH folder)
   if(header STREQUAL parallel/lockstep.h)
     set(folder "")
   endif()
-  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder})
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder} COMPONENT dev)
 endforeach()
 
+set(LOCKSTEP_SHARED OFF)
+if(BUILD_SHARED_LIBS)
+  set(LOCKSTEP_SHARED ON)
+endif()
 configure_package_config_file(cmake/lockstepConfig.cmake.in lockstepConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(lockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstepConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/lockstepConfigVersion.cmake
-  cmake/FindoneDNN.cmake cmake/FindSLEEF.cmake cmake/FindSodium.cmake cmake/FindcuDNN.cmake cmake/FindGloo.cmake cmake/FindMPILibrary.cmake
-  cmake/FindNCCL.cmake
-  DESTINATION ${package_dir})
+  DESTINATION ${package_dir} COMPONENT dev)
+if(BUILD_SHARED_LIBS)
+  file(RELATIVE_PATH LOCKSTEP_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+  configure_file(cmake/lockstep.pc.in lockstep.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
+else()  # a program that links archives also links the libraries that they need
+  install(FILES cmake/FindoneDNN.cmake cmake/FindSLEEF.cmake cmake/FindSodium.cmake cmake/FindcuDNN.cmake
+    cmake/FindGloo.cmake cmake/FindMPILibrary.cmake cmake/FindNCCL.cmake
+    DESTINATION ${package_dir} COMPONENT dev)
+endif()
+
+if(LOCKSTEP_SAMPLES)
+  set(manual ${PROJECT_SOURCE_DIR}/cmake/manual_page.cmake)
+  foreach(tool lockstep-run lockstep-info)
+    set_target_properties(${tool} PROPERTIES INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    install(TARGETS ${tool} RUNTIME COMPONENT tools)
+    if(NOT CMAKE_CROSSCOMPILING)
+      set(page ${PROJECT_BINARY_DIR}/man/${tool}.1)
+      add_custom_command(OUTPUT ${page} DEPENDS ${tool} ${manual}
+        COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${tool}> -D NAME=${tool} -D VERSION=${PROJECT_VERSION}
+        -D PAGE=${page} -P ${manual})
+      list(APPEND pages ${page})
+    endif()
+    install(FILES cmake/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${tool}
+      COMPONENT tools)
+  endforeach()
+  if(pages)
+    add_custom_target(lockstep_manual_pages ALL DEPENDS ${pages})
+    install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
+  endif()
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_PACKAGE_VENDOR "the Lockstep authors")
+set(CPACK_PACKAGE_CONTACT "the Lockstep authors")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL libraries dev ${backends})
+if(LOCKSTEP_SAMPLES)
+  list(APPEND CPACK_COMPONENTS_ALL tools)
+endif()
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
+set(CPACK_DEBIAN_LIBRARIES_PACKAGE_NAME liblockstep${LOCKSTEP_SOVERSION})
+set(CPACK_DEBIAN_LIBRARIES_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_DEV_PACKAGE_NAME liblockstep-dev)
+set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME lockstep-tools)
+set(CPACK_COMPONENT_DEV_DEPENDS libraries)
+set(CPACK_COMPONENT_TOOLS_DEPENDS libraries)
+foreach(backend IN LISTS backends)
+  string(TOUPPER ${backend} upper)
+  set(CPACK_DEBIAN_${upper}_PACKAGE_NAME liblockstep-${backend}${LOCKSTEP_SOVERSION})
+  set(CPACK_COMPONENT_${upper}_DEPENDS libraries)
+  list(APPEND suggested ${CPACK_DEBIAN_${upper}_PACKAGE_NAME})
+endforeach()
+list(JOIN suggested ", " CPACK_DEBIAN_LIBRARIES_PACKAGE_SUGGESTS)
+include(CPack)

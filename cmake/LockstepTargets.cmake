@@ -76,11 +76,15 @@ function(lockstep_sanitize target)
   endif()
 endfunction()
 
+# Minor versions of 0.x may change the binary interface.
+set(LOCKSTEP_SOVERSION ${lockstep_VERSION_MAJOR}.${lockstep_VERSION_MINOR})
+
 # lockstep_library(name export): a library that is installed as lockstep::export.
 function(lockstep_library name export)
   add_library(${name})
   add_library(lockstep::${export} ALIAS ${name})
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${export} POSITION_INDEPENDENT_CODE ON
+    VERSION ${lockstep_VERSION} SOVERSION ${LOCKSTEP_SOVERSION}
     DEFINE_SYMBOL ""           # by default a macro that only shared libraries have
     INSTALL_RPATH "\$ORIGIN")  # search path of shared libraries for each other
   lockstep_warnings(${name})
@@ -93,6 +97,39 @@ function(lockstep_library name export)
     <optional> <set> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>
     <fmt/format.h>
     ${PROJECT_SOURCE_DIR}/runtime/tensor.h)
+endfunction()
+
+# lockstep_backend_library(name parent libraries...): sets LOCKSTEP_<NAME>_LIBRARY to the library that contains a backend
+# which needs `libraries`: `parent`, or in shared builds one that a program loads when it first wants the backend.
+function(lockstep_backend_library name parent)
+  string(TOUPPER LOCKSTEP_${name}_LIBRARY variable)
+  set(library ${parent})
+  if(BUILD_SHARED_LIBS)
+    set(library lockstep_${name})
+    lockstep_library(${library} ${name})
+    target_link_libraries(${library} PRIVATE ${parent} OpenMP::OpenMP_CXX fmt::fmt)
+    set(LOCKSTEP_BACKEND_LIBRARIES ${LOCKSTEP_BACKEND_LIBRARIES} ${library} PARENT_SCOPE)
+    add_dependencies(lockstep_backends ${library})
+  endif()
+  target_link_libraries(${library} PRIVATE ${ARGN})
+  set(${variable} ${library} PARENT_SCOPE)
+endfunction()
+add_custom_target(lockstep_backends)  # all libraries of backends; nothing links them
+
+# lockstep_backend(name sources...): adds the sources of a process-group backend, or that of its absence.
+function(lockstep_backend name)
+  string(TOUPPER ${name} upper)
+  if(NOT LOCKSTEP_HAS_${upper})
+    target_sources(lockstep_comm PRIVATE ${name}/absent.cpp)
+    set_source_files_properties(${name}/absent.cpp TARGET_DIRECTORY lockstep_comm PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    return()
+  endif()
+  target_sources(${LOCKSTEP_${upper}_LIBRARY} PRIVATE ${ARGN})
+  if(BUILD_SHARED_LIBS)
+    target_sources(lockstep_comm PRIVATE ${name}/in_library.cpp)
+    set_source_files_properties(${name}/in_library.cpp TARGET_DIRECTORY lockstep_comm
+      PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endfunction()
 
 # runtime/ and ops/: devices, tensors, operations. The other libraries link it, and inherit its public settings.
@@ -108,20 +145,20 @@ if(LOCKSTEP_HAS_SLEEF)
   target_link_libraries(lockstep_core PRIVATE SLEEF::sleef)
 endif()
 if(LOCKSTEP_HAS_CUDA)
-  target_link_libraries(lockstep_core PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
+  lockstep_backend_library(cuda lockstep_core CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
 endif()
 
 # parallel/comm/: process groups, their stores and launchers.
 lockstep_library(lockstep_comm comm)
 target_link_libraries(lockstep_comm PUBLIC lockstep_core PRIVATE OpenMP::OpenMP_CXX fmt::fmt Sodium::sodium)
 if(LOCKSTEP_HAS_GLOO)
-  target_link_libraries(lockstep_comm PRIVATE Gloo::gloo)
+  lockstep_backend_library(gloo lockstep_comm Gloo::gloo)
 endif()
 if(LOCKSTEP_HAS_MPI)
-  target_link_libraries(lockstep_comm PRIVATE MPILibrary::mpi)
+  lockstep_backend_library(mpi lockstep_comm MPILibrary::mpi)
 endif()
 if(LOCKSTEP_HAS_NCCL)
-  target_link_libraries(lockstep_comm PRIVATE NCCL::nccl CUDA::cudart)
+  lockstep_backend_library(nccl lockstep_comm NCCL::nccl CUDA::cudart)
 endif()
 
 # parallel/data/: files, datasets, images.

@@ -1,11 +1,28 @@
 # Catch2 2 and 3 have different targets and run differently; only this file and tests/catch_runner.cpp know.
 find_package(Catch2 REQUIRED)
+
+# Another compiler for the tests, with the same binary interface. Clang compiles them three times as fast as g++, and they
+# take half of the time of a build.
+set(LOCKSTEP_TEST_COMPILER "" CACHE FILEPATH "Compiler of the tests, if it is not the library's")
+mark_as_advanced(LOCKSTEP_TEST_COMPILER)
+set(LOCKSTEP_TEST_OPTIONS ${LOCKSTEP_PROGRAM_OPTIONS})
+if(LOCKSTEP_TEST_COMPILER)
+  set(LOCKSTEP_TEST_OPTIONS -O0)
+endif()
+function(lockstep_test_compiler target)
+  if(LOCKSTEP_TEST_COMPILER)
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${PROJECT_SOURCE_DIR}/cmake/compile_with;${LOCKSTEP_TEST_COMPILER};${CMAKE_CXX_COMPILER};${CMAKE_CXX_COMPILER_LAUNCHER}")
+  endif()
+endfunction()
+
 add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_runner.cpp ${PROJECT_SOURCE_DIR}/tests/catch_main.cpp)
 target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
-target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_TEST_OPTIONS})
 # Programs with their own main use only the runner.
 set_target_properties(lockstep_catch_main PROPERTIES UNITY_BUILD OFF)
+lockstep_test_compiler(lockstep_catch_main)
 
 # References that take most of the time of their tests: optimised and without sanitizers in every build.
 add_library(lockstep_reference STATIC ${PROJECT_SOURCE_DIR}/tests/reference/conv.cpp)
@@ -21,8 +38,9 @@ file(CONFIGURE OUTPUT ${LOCKSTEP_EMPTY_SOURCE} CONTENT "")
 add_library(lockstep_tests_precompiled OBJECT ${LOCKSTEP_EMPTY_SOURCE})
 target_link_libraries(lockstep_tests_precompiled PRIVATE lockstep lockstep_catch_main fmt::fmt)
 lockstep_warnings(lockstep_tests_precompiled)
-target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_TEST_OPTIONS})
 set_target_properties(lockstep_tests_precompiled PROPERTIES LOCKSTEP_TESTS ON)
+lockstep_test_compiler(lockstep_tests_precompiled)
 target_precompile_headers(lockstep_tests_precompiled PRIVATE
   ${PROJECT_SOURCE_DIR}/tests/catch.h ${PROJECT_SOURCE_DIR}/parallel/lockstep.h)
 
@@ -30,7 +48,8 @@ target_precompile_headers(lockstep_tests_precompiled PRIVATE
 function(lockstep_test_options target)
   target_link_libraries(${target} PRIVATE lockstep_catch_main fmt::fmt)
   lockstep_warnings(${target})
-  target_compile_options(${target} PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+  lockstep_test_compiler(${target})
+  target_compile_options(${target} PRIVATE ${LOCKSTEP_TEST_OPTIONS})
   # As in lockstep_warnings, for strings in groups of tests.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>)
@@ -98,7 +117,7 @@ function(lockstep_test_program name)
     set(library standin_machine lockstep_standin)
     if(LOCKSTEP_HAS_CUDA)
       add_executable(${name}_gpu $<TARGET_OBJECTS:${name}_objects>)
-      target_link_libraries(${name}_gpu PRIVATE gpu_machine lockstep lockstep_catch_main fmt::fmt)
+      target_link_libraries(${name}_gpu PRIVATE gpu_machine lockstep ${LOCKSTEP_CUDA_LIBRARY} lockstep_catch_main fmt::fmt)
       set_target_properties(${name}_gpu PROPERTIES LINKER_LANGUAGE CXX)
       add_dependencies(tests-gpu ${name}_gpu)
     endif()
@@ -112,7 +131,7 @@ function(lockstep_test_program name)
   endif()
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   if(NOT TARGET tests-${folder})
-    add_custom_target(tests-${folder})
+    add_custom_target(tests-${folder} DEPENDS lockstep_backends)
   endif()
   add_dependencies(tests-${folder} ${name})
   set(LOCKSTEP_TEST_PROGRAM ${name} PARENT_SCOPE)

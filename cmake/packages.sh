@@ -2,7 +2,7 @@
 # tests are started.
 build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodium-dev libxxhash-dev libdlpack-dev libsleef-dev
   nlohmann-json3-dev libcli11-dev libjpeg-dev libpng-dev libgif-dev catch2 libgloo-dev libopenmpi-dev openmpi-bin)
-test_packages=(iproute2 mold)
+test_packages=(iproute2 mold dpkg-dev file pkg-config)
 
 # install_packages NAME...: installs those that are missing; requires no rights if none is.
 install_packages() {

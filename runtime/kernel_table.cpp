@@ -224,7 +224,7 @@ struct KernelTable::Impl {
 KernelTable::KernelTable(DeviceKind kind) : impl_(std::make_shared<Impl>()) {
     impl_->kind = kind;
     if (kind == DeviceKind::cuda)
-        register_cuda_kernels(*this);
+        lockstep_cuda_kernels(*this);
     else
         register_cpu_kernels(*this);
 }

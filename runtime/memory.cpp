@@ -291,7 +291,7 @@ std::shared_ptr<Buffer> Buffer::zeroed(Device device, std::size_t bytes, std::st
 std::shared_ptr<Buffer> Buffer::allocate_pinned(std::size_t bytes) {
     auto buffer = recycled::make_shared<Buffer>(Private());
     buffer->home_ = &Stream::of(Device::host());
-    buffer->pinned_by_ = cuda_backend().in_use() ? &cuda_backend() : &cpu_backend();
+    buffer->pinned_by_ = cuda_in_use() ? &cuda_backend() : &cpu_backend();
     buffer->bytes_ = bytes;
     buffer->fork_generation_ = forked::generation();
     buffer->data_ = buffer->pinned_by_->allocate_pinned(std::max<std::size_t>(bytes, 1));

@@ -118,7 +118,7 @@ bool all_attributes(const Op&) {
 }  // namespace detail
 
 /// Creates and caches kernels for operations on one kind of device. Beyond some thousands of kernels, unused ones are
-/// evicted. Backends fill their tables in `register_cpu_kernels` and `register_cuda_kernels` (ops/cpu/kernels.cpp,
+/// evicted. Backends fill their tables in `register_cpu_kernels` and `lockstep_cuda_kernels` (ops/cpu/kernels.cpp,
 /// ops/cuda/kernels.cpp).
 class KernelTable {
 public:

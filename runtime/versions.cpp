@@ -5,12 +5,13 @@
 #include <zlib.h>
 
 #include "lockstep/runtime/internal/backend.h"
+#include "lockstep/runtime/internal/backend_library.h"
 
 namespace lockstep {
 
 std::vector<std::pair<std::string, std::string>> library_versions() {
     const dnnl_version_t* onednn = dnnl_version();
-    std::vector<std::pair<std::string, std::string>> versions = {
+    LibraryVersions versions = {
         {"lockstep", LOCKSTEP_VERSION},
         {"compiler",
 #if defined(__clang__)
@@ -22,7 +23,7 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
         {"oneDNN", fmt::format("{}.{}.{}", onednn->major, onednn->minor, onednn->patch)},
         {"zlib", zlibVersion()},
     };
-    for (auto& version : cuda_library_versions()) versions.push_back(std::move(version));
+    if (excluded_backend_reason("cuda").empty()) lockstep_cuda_versions(versions);
     return versions;
 }
 

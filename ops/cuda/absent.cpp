@@ -3,6 +3,6 @@
 
 namespace lockstep {
 
-void register_cuda_kernels(KernelTable& /*table*/) {}
+void lockstep_cuda_kernels(KernelTable& /*table*/) {}
 
 }  // namespace lockstep

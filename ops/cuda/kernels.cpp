@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-void register_cuda_kernels(KernelTable& table) {
+void lockstep_cuda_kernels(KernelTable& table) {
     cuda::add_dropout_kernels(table);
     cuda::add_random_kernels(table);
     cuda::add_elementwise_kernels(table);

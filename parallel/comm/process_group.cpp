@@ -38,8 +38,10 @@ calls::Caller caller(const Communicator& group) { return {group.rank(), group.si
 
 std::vector<ProcessGroupBackend> process_group_backends() {
     std::vector<ProcessGroupBackend> all;
-    for (const TransportBackend& backend : transport_backends())
-        all.push_back({std::string(backend.name), backend.make != nullptr, std::string(backend.build_hint)});
+    for (const std::string_view name : transport_backend_names) {
+        const TransportBackend& backend = transport_backend(name);
+        all.push_back({std::string(name), backend.make != nullptr, backend.absence});
+    }
     return all;
 }
 

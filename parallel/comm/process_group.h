@@ -40,9 +40,10 @@ struct ProcessGroupOptions {
 /// A backend that this version supports.
 struct ProcessGroupBackend {
     std::string name;
-    bool built_in = false;
-    std::string build_hint;  ///< hint if it is not built in: "install libgloo-dev and configure again"
+    bool present = false;
+    std::string absence;  ///< reason if it is absent: "it was not built in; install libgloo-dev and configure again"
 };
+/// Shared builds load the libraries of all backends that the machine can use.
 std::vector<ProcessGroupBackend> process_group_backends();
 /// Why a backend cannot be used on this machine ("it was not built in; ...", "there is no GPU: no CUDA driver"); empty
 /// if it can be used. Queries the CUDA driver if the backend needs it: do not fork afterwards. Throws InvalidArgument

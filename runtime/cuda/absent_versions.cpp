@@ -3,6 +3,6 @@
 
 namespace lockstep {
 
-std::vector<std::pair<std::string, std::string>> cuda_library_versions() { return {}; }
+void lockstep_cuda_versions(LibraryVersions& /*versions*/) {}
 
 }  // namespace lockstep

@@ -163,6 +163,6 @@ CudaBackend& backend() {
 
 }  // namespace cuda
 
-Backend& cuda_backend() { return cuda::backend(); }
+Backend* lockstep_cuda_backend(std::string& /*absence*/) { return &cuda::backend(); }
 
 }  // namespace lockstep

@@ -23,14 +23,14 @@ std::string library_version(std::size_t number) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> cuda_library_versions() {
+void lockstep_cuda_versions(LibraryVersions& versions) {
     int runtime = 0, driver = 0;
     cuda::check_quietly(cudaRuntimeGetVersion(&runtime));
     cuda::check_quietly(cudaDriverGetVersion(&driver));
-    return {{"cuda_runtime", cuda_version(runtime)},
-            {"cuda_driver", cuda_version(driver)},
-            {"cudnn", library_version(cudnnGetVersion())},
-            {"cublasLt", library_version(cublasLtGetVersion())}};
+    versions.emplace_back("cuda_runtime", cuda_version(runtime));
+    versions.emplace_back("cuda_driver", cuda_version(driver));
+    versions.emplace_back("cudnn", library_version(cudnnGetVersion()));
+    versions.emplace_back("cublasLt", library_version(cublasLtGetVersion()));
 }
 
 }  // namespace lockstep

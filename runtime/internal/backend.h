@@ -68,13 +68,21 @@ public:
 };
 
 Backend& cpu_backend();
-/// The CUDA backend, or the one without devices if the toolkit is absent.
+/// The CUDA backend, or one without devices that knows the reason. Loads the backend on the first call.
 Backend& cuda_backend();
+/// Whether this process uses a CUDA device. Does not load the backend.
+bool cuda_in_use();
 inline Backend& backend_of(Device device) { return device.kind() == DeviceKind::cuda ? cuda_backend() : cpu_backend(); }
 
-// Versions of the CUDA libraries, if the build uses them.
+using LibraryVersions = std::vector<std::pair<std::string, std::string>>;
 
-/// Empty in a build without the CUDA toolkit.
-std::vector<std::pair<std::string, std::string>> cuda_library_versions();
+// The CUDA backend in runtime/cuda and ops/cuda. In builds without the toolkit, other functions with these names say so;
+// in shared builds, they load the library that has these.
+extern "C" {
+/// Null, and the reason in `absence`, if there is none.
+Backend* lockstep_cuda_backend(std::string& absence);
+/// Appends the versions of CUDA's libraries.
+void lockstep_cuda_versions(LibraryVersions& versions);
+}
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ namespace lockstep {
 // ops/.
 
 void register_cpu_kernels(KernelTable& table);
-void register_cuda_kernels(KernelTable& table);
+extern "C" void lockstep_cuda_kernels(KernelTable& table);
 
 // 16-bit floats by way of f32 kernels.
 

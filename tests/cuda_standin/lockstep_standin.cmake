@@ -15,9 +15,9 @@ if(LOCKSTEP_STANDIN_NCCL)
   target_sources(lockstep_standin PRIVATE ${nccl_sources})
   set(compiled_here "(cuda|nccl)")
 endif()
-foreach(library ${LOCKSTEP_LIBRARIES})
+foreach(library ${LOCKSTEP_LIBRARIES} ${LOCKSTEP_BACKEND_LIBRARIES})
   target_sources(lockstep_standin PRIVATE
-    $<FILTER:$<TARGET_OBJECTS:${library}>,EXCLUDE,/${library}.dir/.*/${compiled_here}/[^/]*$>)
+    $<FILTER:$<TARGET_OBJECTS:${library}>,EXCLUDE,/${library}.dir/.*/(${compiled_here}/[^/]*|in_library.cpp.o)$>)
 endforeach()
 target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_standin

@@ -26,7 +26,7 @@ inline bool has_gpus(int count, const std::string& what) {
 inline std::vector<std::string> backends_here(int ranks) {
     std::vector<std::string> names;
     for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.built_in && backend.name != "mpi" && (backend.name != "nccl" || has_gpus(ranks, "nccl")))
+        if (backend.present && backend.name != "mpi" && (backend.name != "nccl" || has_gpus(ranks, "nccl")))
             names.push_back(backend.name);
     return names;
 }

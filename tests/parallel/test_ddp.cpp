@@ -44,7 +44,7 @@ struct Other {
 
 bool gloo_built_in() {
     for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.name == "gloo") return backend.built_in;
+        if (backend.name == "gloo") return backend.present;
     return false;
 }
 

@@ -32,9 +32,7 @@ const test::TemporaryDirectory& directory() {
 }
 
 bool built_in(const std::string& name) {
-    for (const TransportBackend& backend : transport_backends())
-        if (backend.name == name) return backend.make != nullptr;
-    return false;
+    return transport_backend(name).make != nullptr;
 }
 
 std::string checkpoint_of(const TrainingRun& run) {

@@ -24,7 +24,7 @@ const bool one_device = lockstep::test::set_cpu_devices(1);
 std::vector<std::string> backends() {
     std::vector<std::string> names;
     for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.built_in && backend.name != "mpi" && backend.name != "nccl")  // mpirun's ranks; GPUs
+        if (backend.present && backend.name != "mpi" && backend.name != "nccl")  // mpirun's ranks; GPUs
             names.push_back(backend.name);
     return names;
 }

@@ -147,7 +147,7 @@ void train_longer(ProcessGroup& group, DistributedDataParallelOptions options, b
 
 bool gloo_built_in() {
     for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.name == "gloo") return backend.built_in;
+        if (backend.name == "gloo") return backend.present;
     return false;
 }
 

@@ -213,6 +213,23 @@ TEST_CASE("lockstep-info: text and JSON agree") {
     }
 }
 
+TEST_CASE("LOCKSTEP_BACKENDS excludes backends by name, and rejects names that it does not know") {
+    for (const char* permitted : {"none", "gloo", "mpi,nccl,gloo"}) {
+        const auto json = report("LOCKSTEP_BACKENDS=" + std::string(permitted));
+        CHECK(json["cuda_absence_reason"] == "LOCKSTEP_BACKENDS does not list cuda; add it");
+        CHECK_FALSE(json["versions"].contains("cudnn"));
+    }
+    for (const char* permitted : {"", "cuda", "gloo,cuda"})
+        CHECK(report("LOCKSTEP_BACKENDS=" + std::string(permitted))["cuda_absence_reason"] == cuda_absence_reason());
+    for (const char* wrong : {"pigeons", "gloo,", ",gloo", "gloo;mpi", "CUDA", "none,gloo", "shm"}) {
+        INFO(wrong);
+        const ProgramRun run = info("'LOCKSTEP_BACKENDS=" + std::string(wrong) + "'", "");
+        CHECK(run.status == 2);
+        CHECK(contains(run.output, "LOCKSTEP_BACKENDS=" + std::string(wrong) +
+                                       " is invalid; expected none, or some of cuda, gloo, mpi, nccl, with commas"));
+    }
+}
+
 TEST_CASE("versions are those of the libraries in use") {
     std::vector<std::string> names;
     for (const auto& [name, version] : library_versions()) {

@@ -190,6 +190,12 @@ TEST_CASE("an unusable backend is reported once, before any process is started")
     CHECK(run.status == 1);
     CHECK(run.lines_of_err() == 1);
     CHECK_THAT(run.err, contains("backend nccl: "));
+    const ProgramRun excluded =
+        place.run("linear --parallel ddp --devices cpu:0,cpu:1 --backend gloo", "LOCKSTEP_BACKENDS=mpi,nccl");
+    CHECK(excluded.status != 0);
+    CHECK(excluded.lines_of_err() == 1);
+    CHECK_THAT(excluded.err,
+               contains("backend gloo: LOCKSTEP_BACKENDS does not list gloo; add it, or use another one"));
 }
 
 TEST_CASE("a run that cannot print its figures fails") {

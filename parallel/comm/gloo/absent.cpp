@@ -1,8 +1,10 @@
 // The gloo backend in builds without Gloo.
-#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/group/optional_backends.h"
 
 namespace lockstep {
 
-TransportBackend gloo_backend() { return {.name = "gloo", .build_hint = "install libgloo-dev and configure again"}; }
+void lockstep_gloo_backend(TransportBackend& backend) {
+    backend.absence = "it was not built in; install libgloo-dev and configure again";
+}
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "lockstep/parallel/comm/gloo/gloo_messages.h"
 #include "lockstep/parallel/comm/group/message_collectives.h"
+#include "lockstep/parallel/comm/group/optional_backends.h"
 #include "lockstep/parallel/comm/group/reduce_elements.h"
 #include "lockstep/parallel/comm/reduce_op.h"
 
@@ -99,12 +100,10 @@ private:
 
 }  // namespace
 
-TransportBackend gloo_backend() {
-    return {.name = "gloo",
-            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
-                return std::make_unique<GlooTransport>(info);
-            },
-            .build_hint = "install libgloo-dev and configure again"};
+void lockstep_gloo_backend(TransportBackend& backend) {
+    backend.make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+        return std::make_unique<GlooTransport>(info);
+    };
 }
 
 }  // namespace lockstep

@@ -25,19 +25,6 @@ namespace lockstep {
 
 namespace {
 
-std::string names_of_backends() {
-    std::string names;
-    for (const TransportBackend& backend : transport_backends())
-        names += fmt::format("{}{}", names.empty() ? "" : ", ", backend.name);
-    return names;
-}
-
-const TransportBackend& find_backend(std::string_view name) {
-    for (const TransportBackend& backend : transport_backends())
-        if (backend.name == name) return backend;
-    throw InvalidArgument(fmt::format("backend '{}' does not exist; expected one of {}", name, names_of_backends()));
-}
-
 int number_of(Communicator::Elements elements) { return elements ? static_cast<int>(*elements) : -1; }
 
 /// Whether no part is empty.
@@ -58,21 +45,21 @@ std::vector<int> job_ranks(const Communicator::Info& info) {
 }  // namespace
 
 std::string unusable_reason(std::string_view backend) {
-    const TransportBackend& found = find_backend(backend);
-    if (!found.make) return fmt::format("it was not built in; {}", found.build_hint);
+    const TransportBackend& found = transport_backend(backend);
+    if (!found.make) return found.absence;
     return found.unusable ? found.unusable() : std::string();
 }
 
 void require_usable(std::string_view backend) {
     if (const std::string reason = unusable_reason(backend); !reason.empty())
         throw InvalidArgument(fmt::format("backend {}: {}{} use another one", backend, reason,
-                                          find_backend(backend).make ? ";" : ", or"));
+                                          transport_backend(backend).make ? ";" : ", or"));
 }
 
 Communicator::Communicator(const Info& info, std::string_view backend)
     : info_(info), backend_(backend), compares_(compares_calls()) {
     require_usable(backend);
-    const TransportBackend& found = find_backend(backend);
+    const TransportBackend& found = transport_backend(backend);
     backend_makes_on_ = found.make_on != nullptr;
     if (info_.rank < 0 || info_.rank >= info_.size)
         throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; expected 0 to {}", info_.name, info_.rank,
@@ -136,7 +123,7 @@ std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) 
 std::shared_ptr<Communicator> Communicator::on(Device gpu, Stream* stream) const {
     if (!has_gpu_memory() || gpu.kind() != DeviceKind::cuda) return nullptr;
     return std::shared_ptr<Communicator>(
-        new Communicator(info_, backend_, [&, make = find_backend(backend_).make_on](const GroupInfo& info) {
+        new Communicator(info_, backend_, [&, make = transport_backend(backend_).make_on](const GroupInfo& info) {
             return make(info, gpu, stream, transport_);
         }));
 }
@@ -388,9 +375,18 @@ void Communicator::abort(const std::string& reason) noexcept {
     transport_->abort(reason);
 }
 
-std::span<const TransportBackend> transport_backends() {
-    static const std::array backends{hosts_backend(), gloo_backend(), nccl_backend(), mpi_backend()};
-    return backends;
+const TransportBackend& transport_backend(std::string_view name) {
+    if (name == "shm") return hosts_backend();
+    if (name == "gloo") return gloo_backend();
+    if (name == "nccl") return nccl_backend();
+    if (name == "mpi") return mpi_backend();
+    throw InvalidArgument(
+        fmt::format("backend '{}' does not exist; expected one of {}", name, fmt::join(transport_backend_names, ", ")));
+}
+
+std::string no_gpu_reason() {
+    const std::string reason = cuda_absence_reason();
+    return reason.empty() ? reason : "there is no GPU: " + reason;
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 // checks arguments, counts operations and turns errors into messages.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -127,12 +128,13 @@ struct GroupInfo {
     int called(int peer) const { return names.empty() ? peer : names[static_cast<std::size_t>(peer)]; }
 };
 
-/// A backend that this build knows by name.
+/// A backend by its name.
 struct TransportBackend {
     std::string_view name;
-    /// Collective over the ranks of `info`, size 2 or more. Null if its library was missing at build time.
+    /// Collective over the ranks of `info`, size 2 or more. Null if the backend is absent.
     std::unique_ptr<Transport> (*make)(const GroupInfo& info) = nullptr;
-    std::string_view build_hint;  ///< "install libgloo-dev and configure again"
+    /// Reason why it is absent: "it was not built in; install libgloo-dev and configure again".
+    std::string absence = {};
     /// Reason why it cannot be used on this machine; empty if it can. Null: always usable.
     std::string (*unusable)() = nullptr;
     /// Creates a transport for memory of a GPU, in addition to the one that `make` has made for the same ranks.
@@ -143,13 +145,18 @@ struct TransportBackend {
                                           std::shared_ptr<Transport> host) = nullptr;
 };
 
-/// shm, gloo, nccl, mpi: all known names, in this order. The shm backend among them uses gloo between hosts.
-std::span<const TransportBackend> transport_backends();
+/// All known names.
+inline constexpr std::array<std::string_view, 4> transport_backend_names{"shm", "gloo", "nccl", "mpi"};
+/// The backend of this name; shm uses gloo between hosts. Loads no other backend. Throws InvalidArgument for an unknown
+/// name.
+const TransportBackend& transport_backend(std::string_view name);
 
-TransportBackend shm_backend();  ///< for one host only
-TransportBackend hosts_backend();
-TransportBackend gloo_backend();
-TransportBackend nccl_backend();
-TransportBackend mpi_backend();
+const TransportBackend& shm_backend();  ///< for one host only
+const TransportBackend& hosts_backend();
+const TransportBackend& gloo_backend();
+const TransportBackend& nccl_backend();
+const TransportBackend& mpi_backend();
+/// Reason why nccl is unusable: no device of CUDA is visible. Empty if one is.
+std::string no_gpu_reason();
 
 }  // namespace lockstep

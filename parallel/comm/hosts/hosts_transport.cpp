@@ -192,20 +192,20 @@ void HostsTransport::reduce_scatter(const void* in, void* out, std::span<const s
     messages_->inside([&](Transport& host) { host.scatter(part.get(), out, bytes, between.inside(), deadline); });
 }
 
-TransportBackend hosts_backend() {
-    return {.name = "shm",
-            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
-                const HostLayout layout(info.hosts, info.size);
-                if (layout.hosts() == 1) return shm_backend().make(info);
-                const TransportBackend gloo = gloo_backend();
-                if (gloo.make == nullptr)
-                    throw TransportError(fmt::format(
-                        "the ranks are on {} hosts, between which shm needs gloo, which was not built in; {}",
-                        layout.hosts(), gloo.build_hint));
-                if (layout.hosts() == info.size) return gloo.make(info);
-                return std::make_unique<HostsTransport>(info);
-            },
-            .build_hint = shm_backend().build_hint};
+const TransportBackend& hosts_backend() {
+    static const TransportBackend backend{
+        .name = "shm", .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+            const HostLayout layout(info.hosts, info.size);
+            if (layout.hosts() == 1) return shm_backend().make(info);
+            const TransportBackend& gloo = gloo_backend();
+            if (gloo.make == nullptr)
+                throw TransportError(
+                    fmt::format("the ranks are on {} hosts, between which shm needs the backend gloo: {}",
+                                layout.hosts(), gloo.absence));
+            if (layout.hosts() == info.size) return gloo.make(info);
+            return std::make_unique<HostsTransport>(info);
+        }};
+    return backend;
 }
 
 }  // namespace lockstep

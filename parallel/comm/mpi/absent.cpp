@@ -1,8 +1,10 @@
 // The mpi backend in builds without MPI.
-#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/group/optional_backends.h"
 
 namespace lockstep {
 
-TransportBackend mpi_backend() { return {.name = "mpi", .build_hint = "install libopenmpi-dev and configure again"}; }
+void lockstep_mpi_backend(TransportBackend& backend) {
+    backend.absence = "it was not built in; install libopenmpi-dev and configure again";
+}
 
 }  // namespace lockstep

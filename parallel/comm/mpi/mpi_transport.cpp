@@ -18,6 +18,7 @@
 
 #include "lockstep/parallel/comm/group/host_identity.h"
 #include "lockstep/parallel/comm/group/message_collectives.h"
+#include "lockstep/parallel/comm/group/optional_backends.h"
 #include "lockstep/parallel/comm/mpi/mpi_operations.h"
 #include "lockstep/parallel/comm/mpi/mpi_world.h"
 #include "lockstep/parallel/comm/store/deadline.h"
@@ -337,12 +338,10 @@ private:
 
 }  // namespace
 
-TransportBackend mpi_backend() {
-    return {.name = "mpi",
-            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
-                return std::make_unique<MpiTransport>(info);
-            },
-            .build_hint = "install libopenmpi-dev and configure again"};
+void lockstep_mpi_backend(TransportBackend& backend) {
+    backend.make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+        return std::make_unique<MpiTransport>(info);
+    };
 }
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/group/optional_backends.h"
 #include "lockstep/parallel/comm/group/parts.h"
 #include "lockstep/parallel/comm/reduce_op.h"
 #include "lockstep/parallel/comm/store/deadline.h"
@@ -341,19 +342,13 @@ void NcclTransport::reduce_scatter(const void* in, void* out, std::span<const st
 
 namespace lockstep {
 
-TransportBackend nccl_backend() {
-    return {.name = "nccl",
-            .make = hosts_backend().make,
-            .build_hint = "it is part of builds with CUDA and NCCL",
-            .unusable =
-                [] {
-                    const std::string reason = cuda_absence_reason();
-                    return reason.empty() ? reason : "there is no GPU: " + reason;
-                },
-            .make_on = [](const GroupInfo& info, Device device, Stream* stream,
-                          std::shared_ptr<Transport> host) -> std::unique_ptr<Transport> {
-                return std::make_unique<nccl::NcclTransport>(info, device, stream, std::move(host));
-            }};
+void lockstep_nccl_backend(TransportBackend& backend) {
+    backend.make = hosts_backend().make;
+    backend.unusable = no_gpu_reason;
+    backend.make_on = [](const GroupInfo& info, Device device, Stream* stream,
+                         std::shared_ptr<Transport> host) -> std::unique_ptr<Transport> {
+        return std::make_unique<nccl::NcclTransport>(info, device, stream, std::move(host));
+    };
 }
 
 }  // namespace lockstep

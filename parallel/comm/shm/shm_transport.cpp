@@ -152,15 +152,15 @@ void ShmTransport::all_to_all(const void* in, std::span<const std::size_t> sent,
 
 namespace lockstep {
 
-TransportBackend shm_backend() {
-    return {.name = "shm",
-            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
-                if (info.size > shm::max_ranks)
-                    throw TransportError(
-                        fmt::format("shm supports at most {} ranks; use the gloo backend", shm::max_ranks));
-                return std::make_unique<shm::ShmTransport>(info);
-            },
-            .build_hint = "it is part of every build"};
+const TransportBackend& shm_backend() {
+    static const TransportBackend backend{
+        .name = "shm", .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+            if (info.size > shm::max_ranks)
+                throw TransportError(
+                    fmt::format("shm supports at most {} ranks; use the gloo backend", shm::max_ranks));
+            return std::make_unique<shm::ShmTransport>(info);
+        }};
+    return backend;
 }
 
 }  // namespace lockstep

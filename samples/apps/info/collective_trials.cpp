@@ -218,7 +218,7 @@ std::vector<BackendTrials> try_all_backends() {
     std::vector<BackendTrials> result;
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
     for (const ls::ProcessGroupBackend& backend : ls::process_group_backends()) {
-        BackendTrials found{backend.name, backend.built_in ? ls::unusable_reason(backend.name) : "not built in", {}};
+        BackendTrials found{backend.name, ls::unusable_reason(backend.name), {}};
         if (found.absent.empty()) {
             const program::TemporaryFile file("lockstep-info");
             const std::vector<std::string> command{self, "--try-collectives", backend.name, "--to",

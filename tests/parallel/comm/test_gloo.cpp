@@ -28,7 +28,7 @@ namespace {
 
 bool absent() {
     if (gloo_backend().make != nullptr) return false;
-    std::printf("skipped: gloo was not built in; %s\n", std::string(gloo_backend().build_hint).c_str());
+    std::printf("skipped: gloo: %s\n", gloo_backend().absence.c_str());
     return true;
 }
 

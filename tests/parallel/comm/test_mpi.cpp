@@ -39,7 +39,7 @@ bool on_path(const std::string& program) {
 
 bool absent() {
     if (mpi_backend().make == nullptr)
-        std::printf("skipped: mpi was not built in; %s\n", std::string(mpi_backend().build_hint).c_str());
+        std::printf("skipped: mpi: %s\n", mpi_backend().absence.c_str());
     else if (!on_path("mpirun"))
         std::printf("skipped: there is no mpirun; install openmpi-bin\n");
     else

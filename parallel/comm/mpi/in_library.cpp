@@ -1,0 +1,8 @@
+// The mpi backend of shared builds, which is in a library of its own.
+#include "lockstep/parallel/comm/group/optional_backends.h"
+
+namespace lockstep {
+
+void lockstep_mpi_backend(TransportBackend& backend) { load_backend(backend, "lockstep_mpi_backend"); }
+
+}  // namespace lockstep
