@@ -1,6 +1,6 @@
 # Libraries, public headers, package configuration (find_package(lockstep) with lockstep::lockstep, lockstep::comm,
 # lockstep::data and lockstep::core; pkg-config) and the two tools with their manual pages. `cpack` makes Debian packages of
-# a shared build: the libraries, one package per backend with libraries of its own, headers, tools.
+# a shared build: the libraries, one package per backend, headers, tools.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)

@@ -49,6 +49,13 @@ std::pair<std::int64_t, std::int64_t> part(std::int64_t index, std::int64_t coun
     return {index * length / count, ((index + 1) * length + count - 1) / count};
 }
 
+void require_parts(const char* name, const Tensor& x, Pair parts) {
+    checks::dims(name, "input", x, 4, "(N, C, H, W)");
+    if (parts.h < 1 || parts.w < 1 || x.size(2) < 1 || x.size(3) < 1)
+        throw InvalidArgument(fmt::format("{}: cannot make {} x {} elements of input {}; expected positive sizes", name,
+                                          parts.h, parts.w, x.shape().str()));
+}
+
 }  // namespace
 
 Tensor avg_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> step, Pair padding,
@@ -84,12 +91,9 @@ Tensor avg_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> ste
 Tensor adaptive_avg_pool2d(const Tensor& given, Pair output_size) {
     constexpr const char* name = "adaptive_avg_pool2d";
     const CheckedArgs call(name, {arg::floating("input", given)});
-    checks::dims(name, "input", call[0], 4, "(N, C, H, W)");
     const Tensor x = widened(call[0]);
+    require_parts(name, x, output_size);
     const std::int64_t h = x.size(2), w = x.size(3), out_h = output_size.h, out_w = output_size.w;
-    if (out_h < 1 || out_w < 1 || h < 1 || w < 1)
-        throw InvalidArgument(fmt::format("{}: cannot make {} x {} elements of input {}; expected positive sizes", name,
-                                          out_h, out_w, x.shape().str()));
     Tensor y;
     if (h % out_h == 0 && w % out_w == 0) {
         y = mean(x.reshape({x.size(0), x.size(1), out_h, h / out_h, out_w, w / out_w}), {3, 5});
@@ -107,6 +111,46 @@ Tensor adaptive_avg_pool2d(const Tensor& given, Pair output_size) {
         }
         y = cat(lines, 2);
     }
+    return tagged(y.to(call[0].dtype()), call[0].is_batch());
+}
+
+Tensor adaptive_max_pool2d(const Tensor& given, Pair output_size) {
+    constexpr const char* name = "adaptive_max_pool2d";
+    const CheckedArgs call(name, {arg::floating("input", given)});
+    const Tensor& x = call[0];
+    require_parts(name, x, output_size);
+    const std::int64_t h = x.size(2), w = x.size(3), out_h = output_size.h, out_w = output_size.w;
+    constexpr std::int64_t largest_window = 255;  // max_pool2d has no larger ones
+    if (h % out_h == 0 && w % out_w == 0 && h / out_h * (w / out_w) <= largest_window)
+        return max_pool2d(x, {static_cast<int>(h / out_h), static_cast<int>(w / out_w)});
+    std::vector<Tensor> lines;
+    for (std::int64_t i = 0; i < out_h; ++i) {
+        const auto [top, bottom] = part(i, out_h, h);
+        std::vector<Tensor> elements;
+        for (std::int64_t j = 0; j < out_w; ++j) {
+            const auto [left, right] = part(j, out_w, w);
+            const Tensor window = x.slice(2, top, bottom).slice(3, left, right);
+            elements.push_back(
+                (max)(window.reshape({x.size(0), x.size(1), 1, 1, window.size(2) * window.size(3)}), -1).values);
+        }
+        lines.push_back(cat(elements, 3));
+    }
+    return tagged(cat(lines, 2), x.is_batch());
+}
+
+Tensor local_response_norm(const Tensor& given, int size, double alpha, double beta, double k) {
+    constexpr const char* name = "local_response_norm";
+    const CheckedArgs call(name, {arg::floating("input", given)});
+    const Tensor x = widened(call[0]);
+    if (x.dims() < 3)
+        throw InvalidArgument(fmt::format("{}: input has shape {}; expected (N, C, L, ...)", name, x.shape().str()));
+    if (size < 1) throw InvalidArgument(fmt::format("{}: invalid size ({}); expected a positive number", name, size));
+    std::vector<std::int64_t> around(static_cast<std::size_t>(2 * (x.dims() - 2)), 0);
+    around.insert(around.end(), {size / 2, (size - 1) / 2});
+    const Tensor squares = pad(square(x), around);
+    Tensor total = squares.slice(1, 0, x.size(1));
+    for (int i = 1; i < size; ++i) total = total + squares.slice(1, i, i + x.size(1));
+    const Tensor y = x / pow(total * (alpha / size) + k, beta);
     return tagged(y.to(call[0].dtype()), call[0].is_batch());
 }
 

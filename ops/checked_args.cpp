@@ -46,59 +46,91 @@ std::uint32_t dim_bits(const char* operation, const Tensor& tensor, const std::v
     return bits;
 }
 
+void not_rows(const char* operation, const Tensor& tensor, int dim) {
+    if (Trace::current() != nullptr && dim == 0 && tensor.is_batch())
+        throw InvalidArgument(
+            fmt::format("{}: dimension 0 is the batch, of which a shard has only some rows; expected another dimension",
+                        operation));
+}
+
 }  // namespace lockstep::checks
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::string_view in_16_bits[] = {"conv1d", "conv2d", "conv3d", "conv_transpose2d",
-                                           "linear", "matmul", "prelu",  "scaled_dot_product_attention"};
+constexpr std::string_view in_16_bits[] = {"addmm",
+                                           "baddbmm",
+                                           "bmm",
+                                           "conv1d",
+                                           "conv2d",
+                                           "conv3d",
+                                           "conv_transpose1d",
+                                           "conv_transpose2d",
+                                           "linear",
+                                           "matmul",
+                                           "mv",
+                                           "prelu",
+                                           "scaled_dot_product_attention"};
 
-constexpr std::string_view in_f32[] = {
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cosine_embedding_loss",
-    "cosine_similarity",
-    "cross_entropy",
-    "ctc_loss",
-    "cumprod",
-    "cumsum",
-    "dice_loss",
-    "dice_score",
-    "exp",
-    "expm1",
-    "gaussian_nll_loss",
-    "group_norm",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "layer_norm",
-    "log",
-    "log1p",
-    "log_softmax",
-    "mean",
-    "mean_loss",
-    "mse_loss",
-    "nll_loss",
-    "norm",
-    "normalize",
-    "pow",
-    "prod",
-    "reciprocal",
-    "rsqrt",
-    "smooth_l1_loss",
-    "softmax",
-    "softplus",
-    "square",
-    "sum",
-    "sum_loss",
-    "sum_over_shards",
-    "triplet_margin_loss",
-};
+constexpr std::string_view in_f32[] = {"acos",
+                                       "asin",
+                                       "binary_cross_entropy",
+                                       "binary_cross_entropy_with_logits",
+                                       "cdist",
+                                       "cosh",
+                                       "cosine_embedding_loss",
+                                       "cosine_similarity",
+                                       "cross_entropy",
+                                       "ctc_loss",
+                                       "cumprod",
+                                       "cumsum",
+                                       "dice_loss",
+                                       "dice_score",
+                                       "exp",
+                                       "expm1",
+                                       "gaussian_nll_loss",
+                                       "group_norm",
+                                       "hinge_embedding_loss",
+                                       "huber_loss",
+                                       "kl_div",
+                                       "l1_loss",
+                                       "layer_norm",
+                                       "log",
+                                       "log10",
+                                       "log1p",
+                                       "log2",
+                                       "log_softmax",
+                                       "margin_ranking_loss",
+                                       "mean",
+                                       "mean_loss",
+                                       "mse_loss",
+                                       "multi_margin_loss",
+                                       "multilabel_soft_margin_loss",
+                                       "nll_loss",
+                                       "norm",
+                                       "normalize",
+                                       "poisson_nll_loss",
+                                       "pow",
+                                       "prod",
+                                       "reciprocal",
+                                       "rsqrt",
+                                       "sinh",
+                                       "smooth_l1_loss",
+                                       "soft_margin_loss",
+                                       "softmax",
+                                       "softmin",
+                                       "softplus",
+                                       "square",
+                                       "sum",
+                                       "sum_loss",
+                                       "sum_over_shards",
+                                       "tan",
+                                       "triplet_margin_loss"};
 
-constexpr std::string_view in_the_widest[] = {"add",     "cat",     "div", "eq", "ge",          "gt",  "le",   "lt",
-                                              "maximum", "minimum", "mul", "ne", "scatter_add", "sub", "where"};
+constexpr std::string_view in_the_widest[] = {
+    "add", "addcdiv", "addcmul", "bilinear", "cat", "cross", "div",         "dot", "eq",        "ge",   "gt",
+    "le",  "lt",      "maximum", "minimum",  "mul", "ne",    "scatter_add", "sub", "tensordot", "where"};
 
 template <std::size_t n>
 bool has(const std::string_view (&list)[n], std::string_view function) {

@@ -75,4 +75,26 @@ Tensor dropout2d(const Tensor& x, double p, bool training) {
     return without_channels(x, p);
 }
 
+Tensor dropout1d(const Tensor& x, double p, bool training) {
+    const ApiScope call("dropout1d");
+    return dropout2d(x, p, training);
+}
+
+Tensor dropout3d(const Tensor& x, double p, bool training) {
+    const ApiScope call("dropout3d");
+    return dropout2d(x, p, training);
+}
+
+Tensor alpha_dropout(const Tensor& given, double p, bool training) {
+    if (!active("alpha_dropout", given, p, training)) return given;
+    const CheckedArgs call("alpha_dropout", {arg::floating("input", given)});
+    const Tensor x = widened(call[0]);
+    if (p == 1) return call[0] * 0;
+    constexpr double dropped_value = -1.7580993408473766;  // -alpha * scale of SELU
+    const double scale = 1 / std::sqrt((1 - p) * (1 + p * dropped_value * dropped_value));
+    const Tensor kept = bernoulli(x.detach(), 1 - p);
+    const Tensor y = (x * kept + (1.0 - kept) * dropped_value) * scale - scale * p * dropped_value;
+    return y.to(call[0].dtype());
+}
+
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <numbers>
+#include <numeric>
+#include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
@@ -221,6 +223,64 @@ Loss TripletMarginLoss::operator()(const Tensor& anchor, const Tensor& positive,
     Tensor distance = lengths(far.input() - far.target() + options.eps);
     if (options.swap) distance = minimum(distance, lengths(near.target() - far.target() + options.eps));
     return near.loss(positive_part(closeness - distance + options.margin), options.reduction);
+}
+
+Loss PoissonNllLoss::operator()(const Tensor& input, const Tensor& target) const {
+    const Pairs pair("poisson_nll_loss", input, target);
+    const Tensor &x = pair.input(), &t = pair.target();
+    Tensor e = options.log_input ? exp(x) - t * x : x - t * log(x + options.eps);
+    if (options.full) {
+        const Tensor counted = clamp(t, 1);
+        e = e + where(t > 1, t * log(counted) - t + log(counted * (2 * std::numbers::pi)) * 0.5, 0);
+    }
+    return pair.loss(e, options.reduction);
+}
+
+Loss MarginRankingLoss::operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+    constexpr const char* name = "margin_ranking_loss";
+    const Pairs pair(name, x1, x2);
+    const CheckedArgs call(name, {arg::any("target", pair.moved(target))});
+    require_equal_shapes(name, "input and target", pair.input(), call[0]);
+    const Tensor lead = pair.like_input(call[0]) * (pair.input() - pair.target());
+    return pair.loss(positive_part(options.margin - lead), options.reduction);
+}
+
+Loss HingeEmbeddingLoss::operator()(const Tensor& input, const Tensor& target) const {
+    const Pairs pair("hinge_embedding_loss", input, target);
+    const Tensor &x = pair.input(), &t = pair.target();
+    const Tensor apart = where(eq(t, 1), 0, positive_part(options.margin - x)), near = where(eq(t, -1), 0, x);
+    return pair.loss(apart + near, options.reduction);
+}
+
+Loss SoftMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+    const Pairs pair("soft_margin_loss", input, target);
+    return pair.loss(neg(logsigmoid(pair.input() * pair.target())), reduction);
+}
+
+Loss MultiLabelSoftMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+    constexpr const char* name = "multilabel_soft_margin_loss";
+    const Pairs pair(name, input, target);
+    checks::dims(name, "input", pair.input(), 2, "(N, C)");
+    const Tensor &x = pair.input(), &t = pair.target();
+    return pair.loss(neg(mean(t * logsigmoid(x) + (1 - t) * logsigmoid(neg(x)), 1)), reduction);
+}
+
+Loss MultiMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+    constexpr const char* name = "multi_margin_loss";
+    const OperandDevice device(input, target);
+    const CheckedArgs call(name,
+                           {arg::floating("input", device.moved(input)), arg::any("target", device.moved(target))});
+    checks::dims(name, "input", call[0], 2, "(N, C)");
+    if (!(call[1].shape() == Shape{call[0].size(0)}))
+        throw InvalidArgument(fmt::format("{}: target has shape {}; expected {}, a class for each row", name,
+                                          call[1].shape().str(), Shape{call[0].size(0)}.str()));
+    const Tensor x = widened(call[0]), own = call[1].unsqueeze(1);
+    const Tensor missing = positive_part(options.margin - gather(x, 1, own) + x);
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.size(1)));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const Tensor classes = Tensor::from(numbers, {x.size(1)}, x.device());
+    const Tensor of_rows = mean(where(eq(own, classes), 0, missing), 1);
+    return reduced(sum(of_rows).to(call[0].dtype()), x.size(0), options.reduction);
 }
 
 }  // namespace lockstep

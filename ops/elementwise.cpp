@@ -174,6 +174,28 @@ Tensor log1p(const Tensor& x) { return unary<functor::Log1p>(x); }
 Tensor erf(const Tensor& x) { return unary<functor::Erf>(x); }
 Tensor sin(const Tensor& x) { return unary<functor::Sin>(x); }
 Tensor cos(const Tensor& x) { return unary<functor::Cos>(x); }
+
+namespace {
+
+Tensor transcendental(const char* name, const Tensor& x, functor::Transcendental function) {
+    const CheckedArgs call(name, {arg::floating("the tensor", x)});
+    return unary(call[0], functor::TranscendentalFunction{static_cast<double>(function)});
+}
+
+}  // namespace
+
+Tensor log2(const Tensor& x) { return transcendental("log2", x, functor::Transcendental::log2); }
+Tensor log10(const Tensor& x) { return transcendental("log10", x, functor::Transcendental::log10); }
+Tensor exp2(const Tensor& x) { return transcendental("exp2", x, functor::Transcendental::exp2); }
+Tensor tan(const Tensor& x) { return transcendental("tan", x, functor::Transcendental::tan); }
+Tensor asin(const Tensor& x) { return transcendental("asin", x, functor::Transcendental::asin); }
+Tensor acos(const Tensor& x) { return transcendental("acos", x, functor::Transcendental::acos); }
+Tensor atan(const Tensor& x) { return transcendental("atan", x, functor::Transcendental::atan); }
+Tensor sinh(const Tensor& x) { return transcendental("sinh", x, functor::Transcendental::sinh); }
+Tensor cosh(const Tensor& x) { return transcendental("cosh", x, functor::Transcendental::cosh); }
+Tensor asinh(const Tensor& x) { return transcendental("asinh", x, functor::Transcendental::asinh); }
+Tensor acosh(const Tensor& x) { return transcendental("acosh", x, functor::Transcendental::acosh); }
+Tensor atanh(const Tensor& x) { return transcendental("atanh", x, functor::Transcendental::atanh); }
 Tensor fmod(const Tensor& x, double divisor) { return unary(x, functor::Fmod{divisor}); }
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max) {
     if (!min && !max) throw InvalidArgument("clamp: no limit; expected `min`, `max` or both");

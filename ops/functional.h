@@ -15,156 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/pieces.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
-
-// ---- elementwise ------------------------------------------------------------------------------------------------
-
-/// Inputs are broadcast (numpy's rule). Integers wrap around in sums, differences and products; a quotient of integers
-/// is f32.
-Tensor add(const Tensor& a, const Tensor& b);
-Tensor sub(const Tensor& a, const Tensor& b);
-Tensor mul(const Tensor& a, const Tensor& b);
-Tensor div(const Tensor& a, const Tensor& b);
-
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
-inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
-inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
-inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-
-/// A number that is combined with a tensor (torch's Scalar); remembers whether it was written as an integer.
-class Scalar {
-public:
-    template <class T>
-    requires std::is_arithmetic_v<T> Scalar(T value)  // NOLINT(google-explicit-constructor): `x * 2`
-        : value_(static_cast<double>(value)), integer_(std::is_integral_v<T>) {}
-    double value() const { return value_; }
-    bool is_integer() const { return integer_; }
-
-private:
-    double value_;
-    bool integer_;
-};
-
-// Operators with a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's
-// dtype. With an integer tensor, an integer (below 2^53) gives integers; any other number, and every division, gives
-// f32.
-Tensor operator+(const Tensor& a, Scalar b);
-Tensor operator-(const Tensor& a, Scalar b);
-Tensor operator*(const Tensor& a, Scalar b);
-/// Multiplies by 1 / b, unless that is too large or too small for the dtype.
-Tensor operator/(const Tensor& a, Scalar b);
-Tensor operator-(Scalar a, const Tensor& b);
-Tensor operator/(Scalar a, const Tensor& b);
-inline Tensor operator+(Scalar a, const Tensor& b) { return b + a; }
-inline Tensor operator*(Scalar a, const Tensor& b) { return b * a; }
-
-Tensor neg(const Tensor& x);
-Tensor exp(const Tensor& x);
-Tensor log(const Tensor& x);
-Tensor sqrt(const Tensor& x);
-Tensor square(const Tensor& x);
-/// -1, 0 or 1.
-Tensor sign(const Tensor& x);
-Tensor abs(const Tensor& x);
-Tensor reciprocal(const Tensor& x);
-/// 1 / sqrt(x).
-Tensor rsqrt(const Tensor& x);
-Tensor floor(const Tensor& x);
-Tensor ceil(const Tensor& x);
-/// To the nearest integer, from the middle between two to the even one.
-Tensor round(const Tensor& x);
-/// exp(x) - 1 and log(1 + x), exact for small x.
-Tensor expm1(const Tensor& x);
-Tensor log1p(const Tensor& x);
-Tensor erf(const Tensor& x);
-/// x in radians.
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-/// The exact remainder of x / divisor, with the sign of x; NaN if the divisor is 0. The divisor becomes part of the
-/// program while `forward` is traced.
-Tensor fmod(const Tensor& x, double divisor);
-/// Limits x. A missing limit does not apply; `max` applies where it is less than `min`. Throws InvalidArgument if both
-/// are missing.
-Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
-/// x to a power, which becomes part of the program while `forward` is traced.
-Tensor pow(const Tensor& x, double exponent);
-inline Tensor operator-(const Tensor& x) { return neg(x); }
-Tensor relu(const Tensor& x);
-Tensor sigmoid(const Tensor& x);
-Tensor tanh(const Tensor& x);
-/// torch.nn.functional.gelu; `tanh` is its approximate="tanh".
-enum class GeluForm : std::uint8_t { exact, tanh };
-Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
-Tensor silu(const Tensor& x);
-Tensor logsigmoid(const Tensor& x);
-Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
-/// log(1 + exp(beta x)) / beta, or x if beta x exceeds the threshold.
-Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);
-Tensor elu(const Tensor& x, double alpha = 1);
-Tensor celu(const Tensor& x, double alpha = 1);
-Tensor selu(const Tensor& x);
-/// Limits x. Unlike that of `clamp`, the gradient is 0 at the limits.
-Tensor hardtanh(const Tensor& x, double min_val = -1, double max_val = 1);
-Tensor relu6(const Tensor& x);
-Tensor hardsigmoid(const Tensor& x);
-Tensor hardswish(const Tensor& x);
-Tensor mish(const Tensor& x);
-Tensor softsign(const Tensor& x);
-/// x, or weight x where x is not positive; weight: one number, or one for each channel of x (N, C, ...).
-Tensor prelu(const Tensor& x, const Tensor& weight);
-/// The first half of x along `dim`, times the sigmoid of the second half.
-Tensor glu(const Tensor& x, int dim = -1);
-/// Whether an element is neither infinite nor NaN, as bool. Not differentiable.
-Tensor isfinite(const Tensor& x);
-
-// ---- comparison and choice --------------------------------------------------------------------------------------
-
-/// Comparisons of all dtypes, as bool: equal, unequal, less than, less or equal, greater than, greater or equal. Inputs
-/// are broadcast. NaN is unequal to everything. With a tensor of integers, a number is compared in the tensor's dtype,
-/// or in i64 if that does not have it. If the number is not an integer, both are compared in f32. Not differentiable.
-Tensor eq(const Tensor& a, const Tensor& b);
-Tensor ne(const Tensor& a, const Tensor& b);
-Tensor lt(const Tensor& a, const Tensor& b);
-Tensor le(const Tensor& a, const Tensor& b);
-Tensor gt(const Tensor& a, const Tensor& b);
-Tensor ge(const Tensor& a, const Tensor& b);
-Tensor eq(const Tensor& a, Scalar b);
-Tensor ne(const Tensor& a, Scalar b);
-Tensor lt(const Tensor& a, Scalar b);
-Tensor le(const Tensor& a, Scalar b);
-Tensor gt(const Tensor& a, Scalar b);
-Tensor ge(const Tensor& a, Scalar b);
-inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
-inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
-inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
-inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
-inline Tensor operator<(const Tensor& a, Scalar b) { return lt(a, b); }
-inline Tensor operator<=(const Tensor& a, Scalar b) { return le(a, b); }
-inline Tensor operator>(const Tensor& a, Scalar b) { return gt(a, b); }
-inline Tensor operator>=(const Tensor& a, Scalar b) { return ge(a, b); }
-inline Tensor operator<(Scalar a, const Tensor& b) { return gt(b, a); }
-inline Tensor operator<=(Scalar a, const Tensor& b) { return ge(b, a); }
-inline Tensor operator>(Scalar a, const Tensor& b) { return lt(b, a); }
-inline Tensor operator>=(Scalar a, const Tensor& b) { return le(b, a); }
-
-/// Logical functions of tensors of any dtype, as bool. Every number except 0 counts as true.
-Tensor logical_not(const Tensor& x);
-Tensor logical_and(const Tensor& a, const Tensor& b);
-Tensor logical_or(const Tensor& a, const Tensor& b);
-Tensor logical_xor(const Tensor& a, const Tensor& b);
-
-/// a where `condition` (bool) holds, b elsewhere, all broadcast together. Any dtype; a number gets that of the tensor.
-Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
-Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
-/// x with `value` where `mask` (bool) holds; the two are broadcast together.
-Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
-/// The larger or smaller of two numbers, which are broadcast; NaN if one of them is NaN. The gradient of equal numbers
-/// is half to each.
-Tensor maximum(const Tensor& a, const Tensor& b);
-Tensor minimum(const Tensor& a, const Tensor& b);
 
 // ---- indexing ---------------------------------------------------------------------------------------------------
 
@@ -187,20 +42,17 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> d
 /// the dimensions of x and src and no larger sizes, except along `dim` than x. Any dtype but bool.
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
 
-// ---- reductions and pieces --------------------------------------------------------------------------------------
+/// x with `value` at the indices of a vector along `dim`. Any dtype.
+Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Scalar value);
+/// x with y[.., index[i], ..] += alpha src[.., i, ..] along `dim`, in the order of i, for a vector of indices.
+Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, double alpha = 1);
+/// How embedding_bag combines the rows of a bag.
+enum class EmbeddingBagMode : std::uint8_t { sum, mean, max };
+/// Rows of weight (num_embeddings, embedding_dim) at the indices `input` (B, L), combined over L: (B, embedding_dim).
+/// torch.nn.functional.embedding_bag.
+Tensor embedding_bag(const Tensor& input, const Tensor& weight, EmbeddingBagMode mode = EmbeddingBagMode::mean);
 
-/// Dimensions of a reduction: `1`, `{0, -1}`, or none for all of them.
-class Dims {
-public:
-    Dims() = default;
-    Dims(int dim) : list_{dim} {}  // NOLINT(google-explicit-constructor)
-    Dims(std::initializer_list<int> dims) : list_(dims) {}
-    Dims(std::vector<int> dims) : list_(std::move(dims)) {}  // NOLINT(google-explicit-constructor)
-    const std::vector<int>& list() const { return list_; }
-
-private:
-    std::vector<int> list_;
-};
+// ---- reductions and orders --------------------------------------------------------------------------------------
 
 /// Sum over `dims`; i64 for integers and bool. For a batch, this is the sum over the shard; `sum_over_shards` adds
 /// them.
@@ -230,6 +82,23 @@ Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1, bool k
 Tensor std(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keepdim = false);
 /// The p-norm of the elements over `dims`; p is 1, 2 or infinity. The gradient of the 2-norm is 0 at 0.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+/// The smallest and the largest element of `dims`; see amin and amax.
+std::pair<Tensor, Tensor> aminmax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// Variance or standard deviation, and mean.
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keepdim = false);
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keepdim = false);
+/// The number (i64) of elements over `dims` that are not 0. Any dtype. Not differentiable.
+Tensor count_nonzero(const Tensor& x, const Dims& dims = {});
+/// Sum and mean over `dims` of the elements that are not NaN.
+Tensor nansum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor nanmean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// The k-th smallest element along `dim`, from 1, and its index (i64). NaN is larger than every number.
+ValuesAndIndices kthvalue(const Tensor& x, std::int64_t k, int dim = -1, bool keepdim = false);
+/// The middle element along `dim`, the smaller one of two, and its index (i64); NaN if there is one.
+ValuesAndIndices median(const Tensor& x, int dim, bool keepdim = false);
+/// The number below which a part `q` of the elements along `dim` is, interpolated between two elements; NaN if there is
+/// one. f32 or f64.
+Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 /// log(sum(exp(x))) over `dims`, without overflow.
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// x divided by its p-norm along `dim`, or by `eps` if the norm is smaller. torch.nn.functional.normalize.
@@ -249,52 +118,6 @@ Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
 ValuesAndIndices topk(const Tensor& x, std::int64_t k, int dim = -1, bool largest = true);
 /// Products (N, M) of the elements of two vectors.
 Tensor outer(const Tensor& a, const Tensor& b);
-/// Concatenates tensors along `dim`; all other dimensions must agree. Any dtype, the same for all.
-Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
-/// Tensors of equal shapes along a new dimension `dim`. Any dtype, the same for all.
-Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
-/// Views of x along `dim`, of any dtype. `size`: parts of that size, the last one with the rest. `sizes`: parts of
-/// these sizes, which add up to the size of x. `chunks`: at most this number of parts of equal sizes, the last one with
-/// the rest.
-std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0);
-std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
-std::vector<Tensor> chunk(const Tensor& x, int chunks, int dim = 0);
-/// A tensor with the shape, dtype and device of x, and one value. It does not depend on x.
-Tensor zeros_like(const Tensor& x);
-Tensor ones_like(const Tensor& x);
-Tensor full_like(const Tensor& x, double value);
-/// x with the elements along `dims` in reverse order. Any dtype.
-Tensor flip(const Tensor& x, const Dims& dims);
-/// x with the elements along `dim` moved by `shift`; those that leave at one end enter at the other. Any dtype.
-Tensor roll(const Tensor& x, std::int64_t shift, int dim);
-/// x `repeats[d]` times along each dimension d; x gets leading dimensions if there are more numbers. Any dtype.
-Tensor repeat(const Tensor& x, const std::vector<std::int64_t>& repeats);
-/// x with every element along `dim` `repeats` times. Any dtype.
-Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, int dim);
-/// Matrices x (..., M, N) with 0 above or below a diagonal: 0 is the main one, positive numbers are above it. Any
-/// dtype.
-Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
-Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
-/// x with `value` around it: `pad` holds the number of elements before and after the last dimension, then before and
-/// after the second to last, and so on; negative numbers crop. Any dtype. torch.nn.functional.pad with mode "constant".
-Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, double value = 0);
-/// The elements around a padded tensor.
-enum class PaddingMode : std::uint8_t {
-    zeros,
-    reflect,    ///< the elements next to the edge, mirrored; padding is less than the size
-    replicate,  ///< the element at the edge; padding is at most 2^24
-    circular    ///< the elements at the other edge; padding is at most the size
-};
-/// x with copies of its elements around it. Any dtype. torch.nn.functional.pad with the mode of that name.
-Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, PaddingMode mode);
-/// A view of x with its dimensions in the order `dims`. Any dtype.
-Tensor permute(const Tensor& x, const std::vector<int>& dims);
-/// x (...) i64 in 0..num_classes-1 as (..., num_classes) i64: 1 at the class, 0 elsewhere. Only the device
-/// can detect a class out of range; it is reported like that of a loss (loss.h).
-Tensor one_hot(const Tensor& x, std::int64_t num_classes);
-/// Dimensions start_dim..end_dim as one.
-Tensor flatten(const Tensor& x, int start_dim = 0, int end_dim = -1);
-
 // ---- linear algebra, convolution, pooling -----------------------------------------------------------------------
 
 /// (..., M, K) x (..., K, N); the leading dimensions are broadcast. A vector (K) is a row on the left and a column on
@@ -304,6 +127,26 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// that the result lacks are summed over. Without "->", the result has the letters that appear once, in alphabetic
 /// order. Operands are multiplied from left to right. torch.einsum.
 Tensor einsum(const std::string& equation, const std::vector<Tensor>& tensors);
+/// Products of batches of matrices, (B, M, K) x (B, K, N), of a matrix and a vector, (M, K) x (K), and of two vectors.
+Tensor bmm(const Tensor& a, const Tensor& b);
+Tensor mv(const Tensor& a, const Tensor& b);
+Tensor dot(const Tensor& a, const Tensor& b);
+/// beta x + alpha a b of matrices, and of batches of them; x is broadcast. With beta 0, x is not read.
+Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+/// Sums of products over the last `dims` dimensions of a and the first ones of b.
+Tensor tensordot(const Tensor& a, const Tensor& b, int dims = 2);
+/// Kronecker product: every element of a times b.
+Tensor kron(const Tensor& a, const Tensor& b);
+/// Cross products of vectors of three elements along `dim`; the tensors are broadcast.
+Tensor cross(const Tensor& a, const Tensor& b, int dim = -1);
+/// p-norms of the differences of all rows of a (..., P, M) and b (..., R, M): (..., P, R). p is 1, 2 or infinity.
+Tensor cdist(const Tensor& a, const Tensor& b, double p = 2);
+/// p-norms of a - b + eps along the last dimension; p is 1, 2 or infinity. torch.nn.functional.pairwise_distance.
+Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p = 2, double eps = 1e-6, bool keepdim = false);
+/// a^T weight[k] b + bias[k] of rows a (..., in1) and b (..., in2); weight (out, in1, in2), bias (out) or undefined.
+/// Out: (..., out). torch.nn.functional.bilinear.
+Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias = {});
 /// x (..., in) weight^T + bias; weight (out, in), bias (out) or undefined. Out: (..., out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
@@ -341,6 +184,17 @@ Tensor avg_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride 
 /// ceil((i + 1) H / n).
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size);
 
+/// Largest elements of the windows of adaptive_avg_pool2d. If several are largest, the first one gets the gradient.
+Tensor adaptive_max_pool2d(const Tensor& x, Pair output_size);
+
+/// x (N, C, ...) divided by (k + alpha s)^beta, where s is the mean square of `size` channels around each one, with
+/// zeros beyond the first and the last. torch.nn.functional.local_response_norm.
+Tensor local_response_norm(const Tensor& x, int size, double alpha = 1e-4, double beta = 0.75, double k = 1);
+
+/// x (N, C, ...) with its channels, in `groups` groups, exchanged: the first of every group, then the second, and so
+/// on. Any dtype.
+Tensor channel_shuffle(const Tensor& x, int groups);
+
 /// (N, C r^2, H, W) as (N, C, H r, W r), and back. Any dtype.
 Tensor pixel_shuffle(const Tensor& x, int upscale_factor);
 Tensor pixel_unshuffle(const Tensor& x, int downscale_factor);
@@ -355,10 +209,13 @@ Tensor fold(const Tensor& x, Pair output_size, Pair kernel_size, Pair dilation =
 // Convolution and pooling of sequences x (N, C, L); weight (K, C / groups, k).
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, int stride = 1, int padding = 0,
               int dilation = 1, std::int64_t groups = 1);
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, int stride = 1, int padding = 0,
+                        int output_padding = 0, std::int64_t groups = 1, int dilation = 1);
 Tensor max_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt, int padding = 0);
 Tensor avg_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt, int padding = 0,
                   bool count_include_pad = true);
 Tensor adaptive_avg_pool1d(const Tensor& x, int output_size);
+Tensor adaptive_max_pool1d(const Tensor& x, int output_size);
 
 /// Depth, height and width: `3` for all, or `{3, 5, 5}`.
 struct Triple {
@@ -435,6 +292,8 @@ Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& we
 
 /// exp(x) / sum(exp(x)) along `dim`.
 Tensor softmax(const Tensor& x, int dim);
+/// softmax(-x).
+Tensor softmin(const Tensor& x, int dim);
 /// x - log(sum(exp(x))) along `dim`.
 Tensor log_softmax(const Tensor& x, int dim);
 
@@ -484,9 +343,17 @@ Tensor normal(double mean, const Tensor& std);
 /// Sets elements to 0 with probability p and divides the others by 1 - p. The mask depends on the seed, the step, the
 /// ordinal of the call and the global row, not on the shards. Returns x itself unless `training`.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
+/// Dropout that keeps the mean and variance of standard normal inputs, after SELU: dropped elements are set to -1.758
+/// before all are scaled and moved (Klambauer et al. 2017). torch.nn.functional.alpha_dropout.
+Tensor alpha_dropout(const Tensor& x, double p = 0.5, bool training = true);
+/// Samples of the Gumbel-softmax distribution along `dim`, with the temperature `tau`. `hard`: one-hot vectors, with
+/// the gradients of the soft samples. torch.nn.functional.gumbel_softmax.
+Tensor gumbel_softmax(const Tensor& logits, double tau = 1, bool hard = false, int dim = -1);
 /// Dropout of whole channels: one draw for every (n, c) of x (N, C, ...). Dimension 0 is always N (torch takes three
 /// dimensions for (C, H, W)).
+Tensor dropout1d(const Tensor& x, double p = 0.5, bool training = true);
 Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true);
+Tensor dropout3d(const Tensor& x, double p = 0.5, bool training = true);
 
 // ---- across shards ----------------------------------------------------------------------------------------------
 

@@ -91,13 +91,6 @@ void require_same_rows(const char* name, const Tensor& x, const Tensor& index, i
         name, x.is_batch() ? "the tensor" : "the index", x.is_batch() ? "the index" : "the tensor"));
 }
 
-/// Throws InvalidArgument if elements would be selected among the rows that a shard has of a batch.
-void require_not_rows(const char* name, const Tensor& x, int dim) {
-    if (Trace::current() != nullptr && dim == 0 && x.is_batch())
-        throw InvalidArgument(fmt::format(
-            "{}: dimension 0 is the batch, of which a shard has only some rows; expected another dimension", name));
-}
-
 Tensor gathered(const char* name, const Tensor& x, int dim, const Tensor& index);
 
 /// Sums of elements of `source` at the indices, in a tensor of `shape`.
@@ -172,7 +165,7 @@ Tensor index_select(const Tensor& given, int dim, const Tensor& given_index) {
             fmt::format("{}: index {} is not a vector; expected one dimension", name, index.shape().str()));
     const Tensor source = with_dimension(x);
     const int along = wrap_dim(dim, source.dims(), name);
-    require_not_rows(ApiScope::name(), source, along);
+    checks::not_rows(ApiScope::name(), source, along);
     const Tensor y = select(name, source, along, with_dimension(index), 1, -1);
     if (x.dims() == 0 && y.numel() == 1) return y.reshape({});
     return y;
@@ -185,7 +178,7 @@ Tensor gather(const Tensor& given, int dim, const Tensor& given_index) {
     const Tensor x = with_dimension(call[0]), index = with_dimension(call[1]);
     const int along = wrap_dim(dim, x.dims(), name);
     require_within(name, index, "the tensor", x, along);
-    require_not_rows(name, x, along);
+    checks::not_rows(name, x, along);
     const Tensor y = gathered(name, x, along, index);
     return call[1].dims() == 0 ? y.reshape({}) : y;
 }
@@ -196,14 +189,14 @@ Tensor take_along_dim(const Tensor& given, const Tensor& given_index, std::optio
     require_index(name, call[1]);
     const Tensor &x = call[0], &index = call[1];
     if (!dim) {
-        require_not_rows(name, x, 0);
+        checks::not_rows(name, x, 0);
         return gathered(name, x.reshape({x.numel()}), 0, index.reshape({index.numel()}));
     }
     if (x.dims() != index.dims() || x.dims() == 0)
         throw InvalidArgument(fmt::format("{}: index {} and the tensor {} differ in dimensions; expected equal numbers",
                                           name, index.shape().str(), x.shape().str()));
     const int along = wrap_dim(*dim, x.dims(), name);
-    require_not_rows(name, x, along);
+    checks::not_rows(name, x, along);
     Shape of_x = x.shape(), of_index = index.shape();
     of_x[along] = of_index[along] = 1;
     const Shape both = broadcast_shapes(of_x, of_index, name);
@@ -225,12 +218,59 @@ Tensor scatter_add(const Tensor& given, int dim, const Tensor& given_index, cons
     const int along = wrap_dim(dim, x.dims(), name);
     require_within(name, index, "the tensor", x, along);
     require_within(name, index, "src", source, -1);
-    require_not_rows(name, x, along);
+    checks::not_rows(name, x, along);
     require_same_rows(name, x, index, along);
     require_same_rows(name, source, index, along);
     const bool batch = x.is_batch() || (source.is_batch() && index.is_batch() && along != 0);
     const Tensor y = add(x, scattered(name, source, along, index, x.shape(), batch));
     return call[0].dims() == 0 ? y.reshape({}) : y;
+}
+
+Tensor index_fill(const Tensor& given, int dim, const Tensor& given_index, Scalar value) {
+    constexpr const char* name = "index_fill";
+    const CheckedArgs call(name, {arg::any("the tensor", given), arg::any("index", given_index)});
+    require_index(name, call[1]);
+    checks::dims(name, "index", call[1], 1, "(I)");
+    const Tensor x = with_dimension(call[0]);
+    const int along = wrap_dim(dim, x.dims(), name);
+    checks::not_rows(name, x, along);
+    const Tensor none = Tensor::zeros({x.size(along)}, DType::i64, x.device());
+    const Tensor times = scatter_add(none, 0, call[1], ones_like(call[1]));
+    Shape shape;
+    for (int i = 0; i < x.dims(); ++i) shape.push_back(i == along ? x.size(along) : 1);
+    return masked_fill(call[0], (times > 0).reshape(call[0].dims() == 0 ? Shape{} : shape), value);
+}
+
+Tensor index_add(const Tensor& given, int dim, const Tensor& given_index, const Tensor& given_source, double alpha) {
+    constexpr const char* name = "index_add";
+    const CheckedArgs call(
+        name, {arg::floating("the tensor", given), arg::floating("src", given_source), arg::any("index", given_index)});
+    require_index(name, call[2]);
+    checks::dims(name, "index", call[2], 1, "(I)");
+    const Tensor &source = call[1], &index = call[2];
+    const int along = wrap_dim(dim, source.dims(), name);
+    if (call[0].dims() != source.dims() || source.size(along) != index.size(0))
+        throw InvalidArgument(
+            fmt::format("{}: src {} with {} indices for the tensor {}; expected equal dimensions, and "
+                        "an index for each element of src along dimension {}",
+                        name, source.shape().str(), index.size(0), call[0].shape().str(), along));
+    Shape shape;
+    for (int i = 0; i < source.dims(); ++i) shape.push_back(i == along ? source.size(along) : 1);
+    const Tensor everywhere = tagged(index.reshape(shape).expand(source.shape()), source.is_batch() && along != 0);
+    return scatter_add(call[0], along, everywhere, alpha == 1 ? source : source * alpha);
+}
+
+Tensor embedding_bag(const Tensor& input, const Tensor& weight, EmbeddingBagMode mode) {
+    constexpr const char* name = "embedding_bag";
+    const CheckedArgs call(name, {arg::floating("weight", weight), arg::any("input", input)});
+    checks::dims(name, "input", call[1], 2, "(B, L)");
+    const Tensor rows = embedding(call[1], call[0]);
+    switch (mode) {
+        case EmbeddingBagMode::sum: return sum(rows, 1);
+        case EmbeddingBagMode::max: return (max)(rows, 1).values;
+        case EmbeddingBagMode::mean: break;
+    }
+    return mean(rows, 1);
 }
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "lockstep/ops/activation_layers.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/module.h"
 #include "lockstep/runtime/signature.h"
@@ -276,12 +277,6 @@ struct PReLU {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
-/// A layer without parameters.
-struct PlainLayer {
-    template <class Visit>
-    void lockstep_members(Visit&&) {}
-};
-
 /// torch.nn.Dropout.
 struct Dropout : PlainLayer {
     explicit Dropout(double probability = 0.5);
@@ -368,111 +363,6 @@ struct Upsample : PlainLayer {
     void describe(Signature& signature) const;
 };
 
-struct ReLU : PlainLayer {
-    Tensor forward(const Tensor& x) const { return relu(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct Sigmoid : PlainLayer {
-    Tensor forward(const Tensor& x) const { return sigmoid(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct Tanh : PlainLayer {
-    Tensor forward(const Tensor& x) const { return tanh(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct GELU : PlainLayer {
-    explicit GELU(GeluForm how = GeluForm::exact) : form(how) {}
-
-    GeluForm form;
-
-    Tensor forward(const Tensor& x) const { return gelu(x, form); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(form); }
-};
-
-struct SiLU : PlainLayer {
-    Tensor forward(const Tensor& x) const { return silu(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct LogSigmoid : PlainLayer {
-    Tensor forward(const Tensor& x) const { return logsigmoid(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct LeakyReLU : PlainLayer {
-    explicit LeakyReLU(double slope = 0.01) : negative_slope(slope) {}
-
-    double negative_slope;
-
-    Tensor forward(const Tensor& x) const { return leaky_relu(x, negative_slope); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(negative_slope); }
-};
-
-struct ReLU6 : PlainLayer {
-    Tensor forward(const Tensor& x) const { return relu6(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct SELU : PlainLayer {
-    Tensor forward(const Tensor& x) const { return selu(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct Hardsigmoid : PlainLayer {
-    Tensor forward(const Tensor& x) const { return hardsigmoid(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct Hardswish : PlainLayer {
-    Tensor forward(const Tensor& x) const { return hardswish(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct Mish : PlainLayer {
-    Tensor forward(const Tensor& x) const { return mish(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct Softsign : PlainLayer {
-    Tensor forward(const Tensor& x) const { return softsign(x); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-struct ELU : PlainLayer {
-    explicit ELU(double scale = 1) : alpha(scale) {}
-
-    double alpha;
-
-    Tensor forward(const Tensor& x) const { return elu(x, alpha); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(alpha); }
-};
-
-struct Softplus : PlainLayer {
-    explicit Softplus(double sharpness = 1, double linear_from = 20) : beta(sharpness), threshold(linear_from) {}
-
-    double beta, threshold;
-
-    Tensor forward(const Tensor& x) const { return softplus(x, beta, threshold); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(beta).add(threshold); }
-};
-
-struct GLU : PlainLayer {
-    explicit GLU(int along = -1) : dim(along) {}
-
-    int dim;
-
-    Tensor forward(const Tensor& x) const { return glu(x, dim); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(dim); }
-};
-
 /// torch.nn.Identity.
 struct Identity : PlainLayer {
     Tensor forward(const Tensor& x) const { return x; }
@@ -488,26 +378,6 @@ struct Flatten : PlainLayer {
     Tensor forward(const Tensor& x) const { return flatten(x, start_dim, end_dim); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const { signature.add(start_dim).add(end_dim); }
-};
-
-struct Softmax : PlainLayer {
-    explicit Softmax(int along) : dim(along) {}
-
-    int dim;
-
-    Tensor forward(const Tensor& x) const { return softmax(x, dim); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(dim); }
-};
-
-struct LogSoftmax : PlainLayer {
-    explicit LogSoftmax(int along) : dim(along) {}
-
-    int dim;
-
-    Tensor forward(const Tensor& x) const { return log_softmax(x, dim); }
-    Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(dim); }
 };
 
 /// Layers one after another, named "0", "1", ... torch.nn.Sequential.

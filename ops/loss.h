@@ -206,6 +206,63 @@ struct TripletMarginLoss {
 };
 inline const TripletMarginLoss triplet_margin_loss{};
 
+struct PoissonNllOptions {
+    bool log_input = true;  ///< inputs are logarithms of the expected numbers
+    bool full = false;      ///< adds Stirling's approximation of log(target!) for targets above 1
+    double eps = 1e-8;      ///< added to inputs before their logarithm, unless `log_input`
+    Reduction reduction = Reduction::mean;
+};
+
+/// Negative log likelihood of counts under Poisson distributions: exp(input) - target input, or input - target
+/// log(input) (torch.nn.PoissonNLLLoss).
+struct PoissonNllLoss {
+    PoissonNllOptions options;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const PoissonNllLoss poisson_nll_loss{};
+
+struct MarginOptions {
+    double margin = 0;
+    Reduction reduction = Reduction::mean;
+};
+
+/// max(0, margin - target (x1 - x2)) for targets of 1, where x1 should be larger, or -1 (torch.nn.MarginRankingLoss).
+struct MarginRankingLoss {
+    MarginOptions options;
+    Loss operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const;
+};
+inline const MarginRankingLoss margin_ranking_loss{};
+
+/// Distances: input where the target is 1, max(0, margin - input) where it is -1 (torch.nn.HingeEmbeddingLoss).
+struct HingeEmbeddingLoss {
+    MarginOptions options{.margin = 1};
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const HingeEmbeddingLoss hinge_embedding_loss{};
+
+/// log(1 + exp(-target input)) for targets of 1 or -1 (torch.nn.SoftMarginLoss).
+struct SoftMarginLoss {
+    Reduction reduction = Reduction::mean;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const SoftMarginLoss soft_margin_loss{};
+
+/// Mean over the classes of binary cross entropies of logits (N, C), for targets (N, C) of 1 or 0
+/// (torch.nn.MultiLabelSoftMarginLoss).
+struct MultiLabelSoftMarginLoss {
+    Reduction reduction = Reduction::mean;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const MultiLabelSoftMarginLoss multilabel_soft_margin_loss{};
+
+/// For scores (N, C) and classes (N), i64: the mean over the C classes of max(0, margin - input[target] + input[i]),
+/// in which the target's own is 0 (torch.nn.MultiMarginLoss with p = 1).
+struct MultiMarginLoss {
+    MarginOptions options{.margin = 1};
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const MultiMarginLoss multi_margin_loss{};
+
 /// A custom loss: the mean of `e`, the loss of every element of a batch (N, ...), over all shards. For instance
 /// `mean_loss(sqrt(square(output - target) + 1.0))`. A tensor that is the same on all shards (a penalty on weights)
 /// gives its mean. Throws InvalidArgument for a scalar.

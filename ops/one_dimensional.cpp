@@ -15,6 +15,17 @@ Pair along(std::optional<int> stride, int kernel_size) { return {1, stride.value
 
 }  // namespace
 
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias, int stride, int padding,
+                        int output_padding, std::int64_t groups, int dilation) {
+    constexpr const char* name = "conv_transpose1d";
+    const CheckedArgs call(name,
+                           {arg::floating("input", x), arg::floating("weight", weight), arg::optional("bias", bias)});
+    checks::dims(name, "weight", call[1], 3, "(C, K / groups, k)");
+    return conv_transpose2d(as_images(name, call[0]), call[1].unsqueeze(2), call[2], {1, stride}, {0, padding},
+                            {0, output_padding}, groups, {1, dilation})
+        .squeeze(2);
+}
+
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, int stride, int padding, int dilation,
               std::int64_t groups) {
     const CheckedArgs call("conv1d",
@@ -39,6 +50,11 @@ Tensor avg_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride, i
 Tensor adaptive_avg_pool1d(const Tensor& x, int output_size) {
     const CheckedArgs call("adaptive_avg_pool1d", {arg::floating("input", x)});
     return adaptive_avg_pool2d(as_images("adaptive_avg_pool1d", call[0]), {1, output_size}).squeeze(2);
+}
+
+Tensor adaptive_max_pool1d(const Tensor& x, int output_size) {
+    const CheckedArgs call("adaptive_max_pool1d", {arg::floating("input", x)});
+    return adaptive_max_pool2d(as_images("adaptive_max_pool1d", call[0]), {1, output_size}).squeeze(2);
 }
 
 }  // namespace lockstep

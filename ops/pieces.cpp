@@ -189,6 +189,20 @@ Tensor repeat_interleave(const Tensor& given, std::int64_t repeats, int dim) {
 Tensor tril(const Tensor& x, std::int64_t diagonal) { return band("tril", x, diagonal, true); }
 Tensor triu(const Tensor& x, std::int64_t diagonal) { return band("triu", x, diagonal, false); }
 
+Tensor channel_shuffle(const Tensor& given, int groups) {
+    constexpr const char* name = "channel_shuffle";
+    const CheckedArgs call(name, {arg::any("input", given)});
+    const Tensor& x = call[0];
+    if (x.dims() < 3 || groups < 1 || x.size(1) % groups != 0)
+        throw InvalidArgument(
+            fmt::format("{}: {} groups of the channels of input {}; expected (N, C, L, ...), and a "
+                        "number that divides C",
+                        name, groups, x.shape().str()));
+    Shape parts{x.size(0), groups, x.size(1) / groups};
+    for (int dim = 2; dim < x.dims(); ++dim) parts.push_back(x.size(dim));
+    return tagged(x.reshape(parts).transpose(1, 2).reshape(x.shape()), x.is_batch());
+}
+
 Tensor pixel_shuffle(const Tensor& given, int upscale_factor) {
     constexpr const char* name = "pixel_shuffle";
     const CheckedArgs call(name, {arg::any("input", given)});

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
@@ -124,6 +125,25 @@ Tensor normal(double mean, const Tensor& given_std) {
         return drawn_of(Distribution::normal, std, like(std), {std}) + mean;
     };
     return without_gradients("normal", {std}, draw());
+}
+
+Tensor gumbel_softmax(const Tensor& given, double tau, bool hard, int dim) {
+    constexpr const char* name = "gumbel_softmax";
+    const CheckedArgs call(name, {arg::floating("logits", given)});
+    if (!(tau > 0)) throw InvalidArgument(fmt::format("{}: invalid tau ({}); expected a positive number", name, tau));
+    const Tensor logits = widened(call[0]);
+    const int along = wrap_dim(dim, logits.dims(), name);
+    constexpr double smallest = 0x1p-25;  // uniform numbers may be 0
+    const Tensor uniform = clamp(rand_like(logits.detach()), smallest);
+    const Tensor soft = softmax((logits - log(neg(log(uniform)))) / tau, along);
+    if (!hard) return soft.to(call[0].dtype());
+    Shape of_classes;
+    for (int i = 0; i < logits.dims(); ++i) of_classes.push_back(i == along ? logits.size(along) : 1);
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(logits.size(along)));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const Tensor classes = Tensor::from(numbers, of_classes, logits.device());
+    const Tensor one = eq(argmax(soft.detach(), along, true), classes).to(soft.dtype());
+    return (one + (soft - soft.detach())).to(call[0].dtype());
 }
 
 }  // namespace lockstep

@@ -39,4 +39,9 @@ Tensor softmax_along(const char* name, const Tensor& given, int dim) {
 Tensor softmax(const Tensor& x, int dim) { return softmax_along<false>("softmax", x, dim); }
 Tensor log_softmax(const Tensor& x, int dim) { return softmax_along<true>("log_softmax", x, dim); }
 
+Tensor softmin(const Tensor& given, int dim) {
+    const CheckedArgs call("softmin", {arg::floating("the tensor", given)});
+    return softmax(neg(call[0]), dim);
+}
+
 }  // namespace lockstep

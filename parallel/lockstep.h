@@ -20,6 +20,7 @@
 #include "lockstep/ops/recurrent.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
+#include "lockstep/ops/special_layers.h"
 #include "lockstep/ops/summary.h"
 #include "lockstep/ops/transformer.h"
 #include "lockstep/ops/volume_layers.h"

@@ -64,10 +64,28 @@ struct NumberLanes {
 #define LOCKSTEP_LANES_FUNCTION(name)                                                                             \
     LOCKSTEP_LANES_INLINE NumberLanes<float> name(NumberLanes<float> x) { return LOCKSTEP_SLEEF_F32(name)(x.v); } \
     LOCKSTEP_LANES_INLINE NumberLanes<double> name(NumberLanes<double> x) { return LOCKSTEP_SLEEF_F64(name)(x.v); }
+LOCKSTEP_LANES_FUNCTION(acos)
+LOCKSTEP_LANES_FUNCTION(acosh)
+LOCKSTEP_LANES_FUNCTION(asin)
+LOCKSTEP_LANES_FUNCTION(asinh)
+LOCKSTEP_LANES_FUNCTION(atan)
+LOCKSTEP_LANES_FUNCTION(atanh)
 LOCKSTEP_LANES_FUNCTION(cos)
+LOCKSTEP_LANES_FUNCTION(cosh)
+LOCKSTEP_LANES_FUNCTION(exp2)
 LOCKSTEP_LANES_FUNCTION(expm1)
+LOCKSTEP_LANES_FUNCTION(log10)
 LOCKSTEP_LANES_FUNCTION(log1p)
+LOCKSTEP_LANES_FUNCTION(log2)
 LOCKSTEP_LANES_FUNCTION(sin)
+LOCKSTEP_LANES_FUNCTION(sinh)
+LOCKSTEP_LANES_FUNCTION(tan)
+template <class T>
+LOCKSTEP_LANES_INLINE NumberLanes<T> sqrt(NumberLanes<T> x) {
+    NumberLanes<T> y;
+    for (std::ptrdiff_t i = 0; i < NumberLanes<T>::count; ++i) y.v[i] = std::sqrt(x.v[i]);
+    return y;
+}
 LOCKSTEP_LANES_INLINE NumberLanes<float> pow(NumberLanes<float> x, NumberLanes<float> y) {
     return LOCKSTEP_SLEEF_F32(pow)(x.v, y.v);
 }

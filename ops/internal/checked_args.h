@@ -25,6 +25,8 @@ void exact_number(const char* operation, double number, DType dtype);
 /// A bit for every dimension in `dims`; all of `tensor` if the list is empty. Throws InvalidArgument for a dimension
 /// that is out of range or listed twice.
 std::uint32_t dim_bits(const char* operation, const Tensor& tensor, const std::vector<int>& dims);
+/// Throws InvalidArgument while a step is traced if `dim` is dimension 0 of a batch.
+void not_rows(const char* operation, const Tensor& tensor, int dim);
 
 }  // namespace lockstep::checks
 

@@ -51,6 +51,11 @@ public:
     friend TensorNumber exp(const TensorNumber& x) { return TensorNumber(exp(x.tensor_)); }
     friend TensorNumber sin(const TensorNumber& x) { return TensorNumber(sin(x.tensor_)); }
     friend TensorNumber cos(const TensorNumber& x) { return TensorNumber(cos(x.tensor_)); }
+    friend TensorNumber exp2(const TensorNumber& x) { return TensorNumber(exp2(x.tensor_)); }
+    friend TensorNumber tan(const TensorNumber& x) { return TensorNumber(tan(x.tensor_)); }
+    friend TensorNumber sinh(const TensorNumber& x) { return TensorNumber(sinh(x.tensor_)); }
+    friend TensorNumber cosh(const TensorNumber& x) { return TensorNumber(cosh(x.tensor_)); }
+    friend TensorNumber sqrt(const TensorNumber& x) { return TensorNumber(sqrt(x.tensor_)); }
     friend TensorNumber erf(const TensorNumber& x) { return TensorNumber(erf(x.tensor_)); }
     friend TensorNumber normal_cdf(const TensorNumber& x) {
         return TensorNumber((erf(x.tensor_ * M_SQRT1_2) + 1) * 0.5);

@@ -43,15 +43,28 @@ concept Elementary = requires {
 
 namespace functor {
 
+using std::acos;
+using std::acosh;
+using std::asin;
+using std::asinh;
+using std::atan;
+using std::atanh;
 using std::cos;
+using std::cosh;
 using std::erf;
 using std::erfc;
 using std::exp;
+using std::exp2;
 using std::expm1;
 using std::log;
+using std::log10;
 using std::log1p;
+using std::log2;
 using std::pow;
 using std::sin;
+using std::sinh;
+using std::sqrt;
+using std::tan;
 using std::tanh;
 
 /// Probability that a normally distributed number is below x. Without cancellation for negative x.
@@ -502,6 +515,57 @@ private:
     }
 };
 
+/// Functions that networks rarely compute. One kernel has all of them, because a kernel for each of them would take as
+/// long to compile as all others together.
+enum class Transcendental : std::uint8_t { log2, log10, exp2, tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh };
+
+struct TranscendentalFunction {
+    static constexpr const char* name = "transcendental";
+    static constexpr const char* backward_name = "transcendental_backward";
+    static constexpr Saves saves = Saves::input;
+    using Elementary = void;
+    double function = 0;  ///< a Transcendental
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        switch (static_cast<Transcendental>(static_cast<int>(function))) {
+            case Transcendental::log2: return log2(x);
+            case Transcendental::log10: return log10(x);
+            case Transcendental::exp2: return exp2(x);
+            case Transcendental::tan: return tan(x);
+            case Transcendental::asin: return asin(x);
+            case Transcendental::acos: return acos(x);
+            case Transcendental::atan: return atan(x);
+            case Transcendental::sinh: return sinh(x);
+            case Transcendental::cosh: return cosh(x);
+            case Transcendental::asinh: return asinh(x);
+            case Transcendental::acosh: return acosh(x);
+            case Transcendental::atanh: break;
+        }
+        return atanh(x);
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        switch (static_cast<Transcendental>(static_cast<int>(function))) {
+            case Transcendental::log2: return dy / (x * T(M_LN2));
+            case Transcendental::log10: return dy / (x * T(M_LN10));
+            case Transcendental::exp2: return dy * (exp2(x) * T(M_LN2));
+            case Transcendental::tan: {
+                const T y = tan(x);
+                return dy * (T(1) + y * y);
+            }
+            case Transcendental::asin: return dy / sqrt(T(1) - x * x);
+            case Transcendental::acos: return -dy / sqrt(T(1) - x * x);
+            case Transcendental::atan: return dy / (x * x + T(1));
+            case Transcendental::sinh: return dy * cosh(x);
+            case Transcendental::cosh: return dy * sinh(x);
+            case Transcendental::asinh: return dy / sqrt(x * x + T(1));
+            case Transcendental::acosh: return dy / sqrt(x * x - T(1));
+            case Transcendental::atanh: break;
+        }
+        return dy / (T(1) - x * x);
+    }
+};
+
 }  // namespace functor
 
 using UnaryFunctions =
@@ -509,7 +573,7 @@ using UnaryFunctions =
                functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu, functor::LogSigmoid,
                functor::LeakyRelu, functor::Abs, functor::Reciprocal, functor::Rsqrt, functor::Floor, functor::Ceil,
                functor::Round, functor::Expm1, functor::Log1p, functor::Erf, functor::Clamp, functor::Pow, functor::Sin,
-               functor::Cos, functor::Fmod>;
+               functor::Cos, functor::Fmod, functor::TranscendentalFunction>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

@@ -1,4 +1,4 @@
-// The CUDA backend of shared builds, which is in a library of its own. The library is not loaded without a driver.
+// The CUDA backend of shared builds, which is in a separate library. The library is not loaded without a driver.
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/backend_library.h"
 #include "lockstep/runtime/internal/kernels.h"

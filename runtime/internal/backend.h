@@ -76,10 +76,10 @@ inline Backend& backend_of(Device device) { return device.kind() == DeviceKind::
 
 using LibraryVersions = std::vector<std::pair<std::string, std::string>>;
 
-// The CUDA backend in runtime/cuda and ops/cuda. In builds without the toolkit, other functions with these names say so;
-// in shared builds, they load the library that has these.
+// The CUDA backend in runtime/cuda and ops/cuda. Builds without the toolkit have other functions with these names,
+// which give the reason; those of shared builds load the library that has these.
 extern "C" {
-/// Null, and the reason in `absence`, if there is none.
+/// Null, and the reason in `absence`, if the backend is absent.
 Backend* lockstep_cuda_backend(std::string& absence);
 /// Appends the versions of CUDA's libraries.
 void lockstep_cuda_versions(LibraryVersions& versions);

@@ -1,4 +1,4 @@
-// Backends in libraries of their own, which shared builds load when a program first wants them, and the environment
+// Backends in separate libraries, which shared builds load when a program first wants them, and the environment
 // variable that excludes backends.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// Reason why LOCKSTEP_BACKENDS excludes the backend `name` ("cuda", "gloo", "mpi", "nccl"); empty if it does not.
+/// Reason why LOCKSTEP_BACKENDS excludes the backend `name` ("cuda", "gloo", "mpi", "nccl"); empty if it permits it.
 /// Throws InvalidArgument if the variable has an unknown name.
 std::string excluded_backend_reason(std::string_view name);
 

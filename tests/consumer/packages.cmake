@@ -1,6 +1,6 @@
 # cmake -D LOCKSTEP_BUILD= -D COMPILER= -D WORK_DIR= -D SHLIBDEPS= -D PKG_CONFIG= -D VERSION= -D BACKENDS= -P ...
-# Makes the Debian packages of LOCKSTEP_BUILD, unpacks them, and uses what they contain: tools, manual pages, and, with
-# pkg-config alone, a program.
+# Makes the Debian packages of LOCKSTEP_BUILD, unpacks them, and uses what they contain: tools, manual pages, and a
+# program whose flags are those of pkg-config.
 cmake_minimum_required(VERSION 3.25)
 foreach(tool SHLIBDEPS PKG_CONFIG)
   if(NOT ${tool})

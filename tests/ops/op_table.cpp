@@ -40,6 +40,8 @@ Table make_table() {
     add_selections(table);
     add_indexing(table);
     add_pieces(table);
+    add_arrangements_and_products(table);
+    add_formulas(table);
     add_reductions(table);
     add_statistics(table);
     add_sorts_and_scans(table);

@@ -71,6 +71,8 @@ void add_elementwise(Table& table);
 void add_selections(Table& table);
 void add_indexing(Table& table);
 void add_pieces(Table& table);
+void add_arrangements_and_products(Table& table);
+void add_formulas(Table& table);
 void add_reductions(Table& table);
 void add_statistics(Table& table);
 void add_sorts_and_scans(Table& table);

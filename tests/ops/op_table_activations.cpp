@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/tests/ops/function_op.h"
@@ -290,6 +291,67 @@ void add_sequences(Table& table) {
         });
 }
 
+void add_more_pooling(Table& table) {
+    add_function(
+        table, "F.softmin(a, 1)", {{{3, 5}}}, [](const auto& in) { return softmin(in[0], 1); },
+        [](const std::vector<Array>& in) {
+            return reference::map(reference::log_softmax(reference::map(in[0], [](double x) { return -x; }), 1),
+                                  [](double x) { return std::exp(x); });
+        });
+    // Windows that divide the image, and windows that overlap.
+    for (const Pair size : {Pair(2, 3), Pair(3, 2), Pair(1, 1)})
+        add_function(
+            table, "F.adaptive_max_pool2d(a, (" + std::to_string(size.h) + ", " + std::to_string(size.w) + "))",
+            {{{2, 3, 4, 6}}}, [size](const auto& in) { return adaptive_max_pool2d(in[0], size); },
+            [size](const std::vector<Array>& in) {
+                Array y(Sizes{2, 3, size.h, size.w});
+                std::ptrdiff_t next = 0;
+                reference::for_each_index(y.shape, [&](const Sizes& at) {
+                    double best = -std::numeric_limits<double>::infinity();
+                    for (std::ptrdiff_t h = at[2] * 4 / size.h; h * size.h < (at[2] + 1) * 4; ++h)
+                        for (std::ptrdiff_t w = at[3] * 6 / size.w; w * size.w < (at[3] + 1) * 6; ++w)
+                            best = std::max(best, in[0][((at[0] * 3 + at[1]) * 4 + h) * 6 + w]);
+                    y[next++] = best;
+                });
+                return y;
+            });
+    add_function(
+        table, "F.adaptive_max_pool1d(a, 2)", {{{2, 3, 6}}},
+        [](const auto& in) { return adaptive_max_pool1d(in[0], 2); },
+        [](const std::vector<Array>& in) {
+            Array y(Sizes{2, 3, 2});
+            for (std::ptrdiff_t i = 0; i < 12; ++i) y[i] = std::max({in[0][3 * i], in[0][3 * i + 1], in[0][3 * i + 2]});
+            return y;
+        });
+    add_function(
+        table, "F.local_response_norm(a, 3, alpha=0.5, beta=0.6, k=1.5)", {{{2, 5, 4}}},
+        [](const auto& in) { return local_response_norm(in[0], 3, 0.5, 0.6, 1.5); },
+        [](const std::vector<Array>& in) {
+            Array y(Sizes{2, 5, 4});
+            for (std::ptrdiff_t i = 0; i < y.size(); ++i) {
+                double squares = 0;
+                for (std::ptrdiff_t c = i / 4 % 5 - 1; c <= i / 4 % 5 + 1; ++c)
+                    if (c >= 0 && c < 5) squares += std::pow(in[0][(i / 20 * 5 + c) * 4 + i % 4], 2);
+                y[i] = in[0][i] / std::pow(1.5 + 0.5 / 3 * squares, 0.6);
+            }
+            return y;
+        });
+    add_function(
+        table, "F.conv_transpose1d(a, b, c, 2, 1, 1)", {{{2, 3, 4}}, {{3, 5, 3}}, {{5}}},
+        [](const auto& in) { return conv_transpose1d(in[0], in[1], in[2], 2, 1, 1); },
+        [](const std::vector<Array>& in) {
+            Array y(Sizes{2, 5, 8});
+            reference::for_each_index({2, 3, 4, 5, 3}, [&](const Sizes& at) {  // n, c, position, k, tap
+                const std::ptrdiff_t to = at[2] * 2 + at[4] - 1;
+                if (to >= 0 && to < 8)
+                    y[(at[0] * 5 + at[3]) * 8 + to] +=
+                        in[0][(at[0] * 3 + at[1]) * 4 + at[2]] * in[1][(at[1] * 5 + at[3]) * 3 + at[4]];
+            });
+            for (std::ptrdiff_t i = 0; i < y.size(); ++i) y[i] += in[2][i / 8 % 5];
+            return y;
+        });
+}
+
 }  // namespace
 
 void add_activation_functions(Table& table) {
@@ -297,6 +359,7 @@ void add_activation_functions(Table& table) {
     add_normalizations(table);
     add_average_pooling(table);
     add_sequences(table);
+    add_more_pooling(table);
 }
 
 }  // namespace lockstep::test

@@ -64,6 +64,66 @@ void add_element_pairs(Table& table) {
                                                                 : KlDivOptions::Reduction::sum}}(in[0], in[1]);
         },
         [](double x, double t) { return t * (std::log(t) - x); });
+    add_pairs(
+        table, "poisson_nll_loss", "a, b * 2, full=True, ", {{{4, 5}}, {{4, 5}, Values::positive, false}},
+        [](const auto& in, Reduction r) { return PoissonNllLoss{{.full = true, .reduction = r}}(in[0], in[1] * 2.0); },
+        [](double x, double t) {
+            const double count = 2 * t;
+            const double more = count * std::log(count) - count + 0.5 * std::log(2 * std::numbers::pi * count);
+            return std::exp(x) - count * x + (count > 1 ? more : 0);
+        });
+    add_pairs(
+        table, "poisson_nll_loss", "a, b, log_input=False, eps=0.01, ", positive,
+        [](const auto& in, Reduction r) {
+            return PoissonNllLoss{{.log_input = false, .eps = 0.01, .reduction = r}}(in[0], in[1]);
+        },
+        [](double x, double t) { return x - t * std::log(x + 0.01); });
+    std::vector<double> either(20);
+    for (std::size_t i = 0; i < either.size(); ++i) either[i] = i % 3 == 0 ? 1 : -1;
+    const std::vector<Input> signs{{{4, 5}}, {.shape = {4, 5}, .gradient = false, .exact = either}};
+    add_pairs(
+        table, "hinge_embedding_loss", "a, b, margin=0.7, ", signs,
+        [](const auto& in, Reduction r) { return HingeEmbeddingLoss{{.margin = 0.7, .reduction = r}}(in[0], in[1]); },
+        [](double x, double t) { return t == 1 ? x : std::max(0.0, 0.7 - x); });
+    add_pairs(
+        table, "soft_margin_loss", "a, b, ", signs,
+        [](const auto& in, Reduction r) { return SoftMarginLoss{r}(in[0], in[1]); },
+        [](double x, double t) { return std::log1p(std::exp(-t * x)); });
+    add_function(
+        table, "F.margin_ranking_loss(a, b, c, margin=0.4)",
+        {{{4, 5}}, {{4, 5}}, {.shape = {4, 5}, .gradient = false, .exact = either}},
+        [](const auto& in) { return MarginRankingLoss{{.margin = 0.4}}(in[0], in[1], in[2]).value(); },
+        [](const std::vector<Array>& in) {
+            double total = 0;
+            for (std::ptrdiff_t i = 0; i < 20; ++i) total += std::max(0.0, 0.4 - in[2][i] * (in[0][i] - in[1][i])) / 20;
+            return Array(Sizes{}, total);
+        });
+    std::vector<double> chosen(20);
+    for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = i % 3 == 0 ? 1 : 0;
+    for (const bool mean : {true, false})
+        add_function(
+            table, std::string("F.multilabel_soft_margin_loss(a, b, reduction='") + (mean ? "mean" : "sum") + "')",
+            {{{4, 5}}, {.shape = {4, 5}, .gradient = false, .exact = chosen}},
+            [mean](const auto& in) {
+                return MultiLabelSoftMarginLoss{mean ? Reduction::mean : Reduction::sum}(in[0], in[1]).value();
+            },
+            [mean](const std::vector<Array>& in) {
+                double total = 0;
+                for (std::ptrdiff_t i = 0; i < 20; ++i)
+                    total += std::log1p(std::exp(in[1][i] == 1 ? -in[0][i] : in[0][i])) / 5;
+                return Array(Sizes{}, mean ? total / 4 : total);
+            });
+    add_function(
+        table, "F.multi_margin_loss(a, b, margin=0.8)", {{{6, 4}}, {{6}, Values::classes, false, 4}},
+        [](const auto& in) { return MultiMarginLoss{{.margin = 0.8}}(in[0], in[1]).value(); },
+        [](const std::vector<Array>& in) {
+            double total = 0;
+            for (std::ptrdiff_t i = 0; i < 24; ++i) {
+                const auto own = static_cast<std::ptrdiff_t>(in[1][i / 4]);
+                if (i % 4 != own) total += std::max(0.0, 0.8 - in[0][i / 4 * 4 + own] + in[0][i]) / 24;
+            }
+            return Array(Sizes{}, total);
+        });
     add_function(
         table, "F.kl_div(a, b, reduction='batchmean', log_target=True)", pair,
         [](const auto& in) {

@@ -1,11 +1,12 @@
 // Selection by indices and sums at indices in the op table.
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <functional>
 #include <optional>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/tests/ops/op_table.h"
+#include "lockstep/tests/ops/function_op.h"
 
 namespace lockstep::test {
 
@@ -229,6 +230,46 @@ void add_indexing(Table& table) {
     scatter({5, 8}, {2, 3}, {3, 4}, -1);
     scatter({2, 16, 5, 3}, {2, 7, 5, 2}, {2, 7, 5, 3}, 1);
     scatter({40, 3}, {40, 70}, {40, 70}, 1);
+    const std::vector<double> places{2, 0, 2, 4};
+    const Input index{.shape = {4}, .values = Values::classes, .gradient = false, .classes = 5, .exact = places};
+    add_function(
+        table, "torch.index_fill(a, 1, b, -1.5)", {{{3, 5}}, index},
+        [](const auto& in) { return index_fill(in[0], 1, in[1], -1.5); },
+        [](const std::vector<Array>& in) {
+            Array y = in[0];
+            for (std::ptrdiff_t i = 0; i < y.size(); ++i)
+                if (std::find(in[1].v.begin(), in[1].v.end(), i % 5) != in[1].v.end()) y[i] = -1.5;
+            return y;
+        });
+    add_function(
+        table, "torch.index_add(a, 1, b, c, alpha=0.5)", {{{3, 5}}, index, {{3, 4}}},
+        [](const auto& in) { return index_add(in[0], 1, in[1], in[2], 0.5); },
+        [](const std::vector<Array>& in) {
+            Array y = in[0];
+            for (std::ptrdiff_t i = 0; i < 12; ++i)
+                y[i / 4 * 5 + static_cast<std::ptrdiff_t>(in[1][i % 4])] += 0.5 * in[2][i];
+            return y;
+        })
+        .batch_inputs = {true, false, true};
+    const Input bags{{3, 4}, Values::classes, false, 6};
+    for (const EmbeddingBagMode mode : {EmbeddingBagMode::sum, EmbeddingBagMode::mean, EmbeddingBagMode::max}) {
+        const char* const words[] = {"sum", "mean", "max"};
+        add_function(
+            table, std::string("F.embedding_bag(a, b, mode='") + words[static_cast<int>(mode)] + "')", {bags, {{6, 5}}},
+            [mode](const auto& in) { return embedding_bag(in[0], in[1], mode); },
+            [mode](const std::vector<Array>& in) {
+                Array y(Sizes{3, 5}, mode == EmbeddingBagMode::max ? -10 : 0);
+                for (std::ptrdiff_t i = 0; i < 60; ++i) {
+                    const double x = in[1][static_cast<std::ptrdiff_t>(in[0][i / 5]) * 5 + i % 5];
+                    double& to = y[i / 20 * 5 + i % 5];
+                    if (mode == EmbeddingBagMode::max)
+                        to = std::max(to, x);
+                    else
+                        to += mode == EmbeddingBagMode::mean ? x / 4 : x;
+                }
+                return y;
+            });
+    }
 }
 
 }  // namespace lockstep::test

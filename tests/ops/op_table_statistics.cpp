@@ -97,6 +97,46 @@ void add_statistics(Table& table) {
         op->differentiable = differentiable;
         table.push_back(std::move(op));
     };
+    const auto in_order = [](std::size_t place) {
+        return [place](Numbers x) {
+            std::sort(x.begin(), x.end());
+            return x[place];
+        };
+    };
+    add(
+        "torch.aminmax(a, dim=1)[0]", {4, 9}, {1}, {4}, smallest, [](const Tensor& x) { return aminmax(x, 1).first; },
+        false);
+    add(
+        "torch.aminmax(a)[1]", {4, 9}, {0, 1}, {}, largest, [](const Tensor& x) { return aminmax(x).second; }, false);
+    add("torch.var_mean(a, 1)[0]", {4, 9}, {1}, {4}, variance(1), [](const Tensor& x) { return var_mean(x, 1).first; });
+    add(
+        "torch.std_mean(a, 1)[1]", {4, 9}, {1}, {4}, [](const Numbers& x) { return total(x) / 9; },
+        [](const Tensor& x) { return std_mean(x, 1).second; });
+    add(
+        "torch.std_mean(a, 0)[0]", {4, 9}, {0}, {9}, [](const Numbers& x) { return std::sqrt(variance(1)(x)); },
+        [](const Tensor& x) { return std_mean(x, 0).first; });
+    add(
+        "torch.count_nonzero(a > 0.5, 1)", {4, 9}, {1}, {4},
+        [](const Numbers& x) {
+            return static_cast<double>(std::count_if(x.begin(), x.end(), [](double value) { return value > 0.5; }));
+        },
+        [](const Tensor& x) { return count_nonzero(x > 0.5, 1); }, false);
+    add("torch.nansum(a, 1)", {4, 9}, {1}, {4}, total, [](const Tensor& x) { return nansum(x, 1); });
+    add(
+        "torch.nanmean(a, 1)", {4, 9}, {1}, {4}, [](const Numbers& x) { return total(x) / 9; },
+        [](const Tensor& x) { return nanmean(x, 1); });
+    add("torch.kthvalue(a, 3, 1)[0]", {4, 9}, {1}, {4}, in_order(2),
+        [](const Tensor& x) { return kthvalue(x, 3, 1).values; });
+    add("torch.median(a, 1)[0]", {4, 8}, {1}, {4}, in_order(3), [](const Tensor& x) { return median(x, 1).values; });
+    add("torch.median(a, 0, keepdim=True)[0]", {5, 3}, {0}, {1, 3}, in_order(2),
+        [](const Tensor& x) { return median(x, 0, true).values; });
+    add(
+        "torch.quantile(a, 0.3, 1)", {4, 9}, {1}, {4},
+        [=](const Numbers& x) { return in_order(2)(x) * 0.6 + in_order(3)(x) * 0.4; },
+        [](const Tensor& x) {
+            const Tensor wide = is_half_type(x.dtype()) ? x.to(DType::f32) : x;
+            return quantile(wide, 0.3, 1).to(x.dtype());
+        });
     add("torch.max(a, 1)[0]", {4, 9}, {1}, {4}, largest, [](const Tensor& x) { return (max)(x, 1).values; });
     add("torch.max(a, -2, keepdim=True)[0]", {2, 5, 3}, {1}, {2, 1, 3}, largest,
         [](const Tensor& x) { return (max)(x, -2, true).values; });

@@ -6,10 +6,10 @@ namespace lockstep::test {
 
 namespace {
 
-using Source = std::function<std::ptrdiff_t(std::ptrdiff_t i, std::ptrdiff_t size)>;
+using EdgeSource = std::function<std::ptrdiff_t(std::ptrdiff_t i, std::ptrdiff_t size)>;
 
 /// x with `before` and `after` elements around each of its last two dimensions, each a copy of element source(i, size).
-Array surrounded(const Array& x, const Sizes& before, const Sizes& after, const Source& source) {
+Array surrounded(const Array& x, const Sizes& before, const Sizes& after, const EdgeSource& source) {
     const std::size_t h = x.shape.size() - 2, w = h + 1;
     Sizes shape = x.shape;
     shape[h] += before[0] + after[0];
@@ -26,12 +26,14 @@ Array surrounded(const Array& x, const Sizes& before, const Sizes& after, const 
 }
 
 void add_padding(Table& table) {
-    const Source mirrored = [](std::ptrdiff_t i, std::ptrdiff_t size) {
+    const EdgeSource mirrored = [](std::ptrdiff_t i, std::ptrdiff_t size) {
         while (i < 0 || i >= size) i = i < 0 ? -i : 2 * size - 2 - i;
         return i;
     };
-    const Source nearest = [](std::ptrdiff_t i, std::ptrdiff_t size) { return i < 0 ? 0 : i >= size ? size - 1 : i; };
-    const Source around = [](std::ptrdiff_t i, std::ptrdiff_t size) { return (i + 10 * size) % size; };
+    const EdgeSource nearest = [](std::ptrdiff_t i, std::ptrdiff_t size) {
+        return i < 0 ? 0 : i >= size ? size - 1 : i;
+    };
+    const EdgeSource around = [](std::ptrdiff_t i, std::ptrdiff_t size) { return (i + 10 * size) % size; };
     add_function(
         table, "F.pad(a, (1, 2, 2, 0), 'reflect')", {{{2, 2, 3, 4}}},
         [](const auto& in) {

@@ -31,6 +31,14 @@ const std::vector<Function>& functions() {
         {"log1p", log1p, [](long double x) { return std::log1p(x); }, -0.999, 1e6},
         {"sin", sin, [](long double x) { return std::sin(x); }, -1000, 1000},
         {"cos", cos, [](long double x) { return std::cos(x); }, -1000, 1000},
+        {"log2", log2, [](long double x) { return std::log2(x); }, 1e-20, 1e6},
+        {"log10", log10, [](long double x) { return std::log10(x); }, 1e-20, 1e6},
+        {"exp2", exp2, [](long double x) { return std::exp2(x); }, -110, 110},
+        {"tan", tan, [](long double x) { return std::tan(x); }, -1000, 1000},
+        {"atan", atan, [](long double x) { return std::atan(x); }, -100, 100},
+        {"sinh", sinh, [](long double x) { return std::sinh(x); }, -80, 80},
+        {"cosh", cosh, [](long double x) { return std::cosh(x); }, -80, 80},
+        {"asinh", asinh, [](long double x) { return std::asinh(x); }, -1e6, 1e6},
         {"sigmoid", sigmoid, [](long double x) { return 1 / (1 + std::exp(-x)); }, -40, 40},
         {"silu", silu, [](long double x) { return x / (1 + std::exp(-x)); }, -40, 40},
         {"logsigmoid", logsigmoid, [](long double x) { return -std::log1p(std::exp(-x)); }, -40, 40},
@@ -38,6 +46,17 @@ const std::vector<Function>& functions() {
          [](long double x) { return x * 0.5L * std::erfc(-x / std::sqrt(2.0L)); }, -0.5, 40},
         {"pow", [](const Tensor& x) { return pow(x, 1.7); },
          [](long double x) { return std::pow(x, static_cast<long double>(1.7)); }, 1e-3, 1e3},
+    };
+    return all;
+}
+
+/// Those that are NaN outside of an interval.
+const std::vector<Function>& functions_of_intervals() {
+    static const std::vector<Function> all = {
+        {"asin", asin, [](long double x) { return std::asin(x); }, -1, 1},
+        {"acos", acos, [](long double x) { return std::acos(x); }, -1, 1},
+        {"atanh", atanh, [](long double x) { return std::atanh(x); }, -0.999, 0.999},
+        {"acosh", acosh, [](long double x) { return std::acosh(x); }, 1, 1e6},
     };
     return all;
 }
@@ -55,9 +74,9 @@ std::vector<T> spread(const Function& f, int count) {
 }
 
 template <class T>
-void check_accuracy(double ulps) {
+void check_accuracy(const std::vector<Function>& all, double ulps) {
     constexpr int count = 40000;
-    for (const Function& f : functions()) {
+    for (const Function& f : all) {
         const std::vector<T> x = spread<T>(f, count);
         const std::vector<T> y = f.function(Tensor::from(x, {count})).template to_vector<T>();
         double worst = 0;
@@ -78,8 +97,10 @@ void check_accuracy(double ulps) {
 }  // namespace
 
 TEST_CASE("elementary functions are accurate to a few units in the last place") {
-    check_accuracy<float>(4);
-    if (sizeof(long double) > sizeof(double)) check_accuracy<double>(4);
+    for (const auto& all : {functions(), functions_of_intervals()}) {
+        check_accuracy<float>(all, 4);
+        if (sizeof(long double) > sizeof(double)) check_accuracy<double>(all, 4);
+    }
 }
 
 TEST_CASE("elementary functions: infinities, NaN, zeros and subnormal numbers") {
@@ -110,6 +131,18 @@ TEST_CASE("elementary functions: infinities, NaN, zeros and subnormal numbers") 
     check("log1p", log1p, {inf, -1, -2, nan, 0, -0.0f, tiny}, {inf, -inf, nan, nan, 0, -0.0f, tiny});
     check("sin", sin, {inf, -inf, nan, 0, -0.0f, tiny}, {nan, nan, nan, 0, -0.0f, tiny});
     check("cos", cos, {inf, -inf, nan, 0, -0.0f}, {nan, nan, nan, 1, 1});
+    check("log2", log2, {inf, 0, -1, nan, 8, 0.25f}, {inf, -inf, nan, nan, 3, -2});
+    check("log10", log10, {inf, 0, -1, nan, 1000, 1}, {inf, -inf, nan, nan, 3, 0});
+    check("exp2", exp2, {inf, -inf, nan, 0, 10, 200}, {inf, 0, nan, 1, 1024, inf});
+    check("tan", tan, {inf, nan, 0, -0.0f}, {nan, nan, 0, -0.0f});
+    check("asin", asin, {2, -2, nan, 0, -0.0f}, {nan, nan, nan, 0, -0.0f});
+    check("acos", acos, {2, 1, nan}, {nan, 0, nan});
+    check("atan", atan, {inf, -inf, nan, -0.0f}, {1.57079637f, -1.57079637f, nan, -0.0f});
+    check("sinh", sinh, {inf, -inf, nan, 200, -0.0f}, {inf, -inf, nan, inf, -0.0f});
+    check("cosh", cosh, {inf, -inf, nan, 200, 0}, {inf, inf, nan, inf, 1});
+    check("asinh", asinh, {inf, -inf, nan, -0.0f}, {inf, -inf, nan, -0.0f});
+    check("acosh", acosh, {inf, 1, 0.5f, -inf, nan}, {inf, 0, nan, nan, nan});
+    check("atanh", atanh, {1, -1, 2, nan, -0.0f}, {inf, -inf, nan, nan, -0.0f});
     check("sigmoid", sigmoid, {inf, -inf, nan, 0}, {1, 0, nan, 0.5f});
     check("logsigmoid", logsigmoid, {inf, -inf, nan, 200}, {0, -inf, nan, 0});
     check("pow", [](const Tensor& x) { return pow(x, 3); }, {inf, -inf, nan, 0, -0.0f, -2},

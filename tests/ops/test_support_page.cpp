@@ -88,8 +88,12 @@ std::string difference(const Names& there, const Names& on_page) {
 }
 
 Names operations() {
-    return declared("ops/functional.h",
-                    R"(\n(?:inline )?(?:std::vector<Tensor> |Tensor |ValuesAndIndices[ (])(\w+)\)?\()");
+    Names all;
+    for (const char* header : {"ops/functional.h", "ops/elementwise.h", "ops/pieces.h"})
+        all.merge(declared(
+            header,
+            R"(\n(?:inline )?(?:std::vector<Tensor> |std::pair<Tensor, Tensor> |Tensor |ValuesAndIndices[ (])(\w+)\)?\()"));
+    return all;
 }
 
 /// The functions that an entry of the op table calls.
@@ -134,6 +138,107 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"erf", [](const Tensor& x) { erf(x); }},
         {"sin", [](const Tensor& x) { sin(x); }},
         {"cos", [](const Tensor& x) { cos(x); }},
+        {"log2", [](const Tensor& x) { lockstep::log2(x); }},
+        {"log10", [](const Tensor& x) { lockstep::log10(x); }},
+        {"exp2", [](const Tensor& x) { lockstep::exp2(x); }},
+        {"tan", [](const Tensor& x) { lockstep::tan(x); }},
+        {"asin", [](const Tensor& x) { lockstep::asin(x); }},
+        {"acos", [](const Tensor& x) { lockstep::acos(x); }},
+        {"atan", [](const Tensor& x) { lockstep::atan(x); }},
+        {"sinh", [](const Tensor& x) { lockstep::sinh(x); }},
+        {"cosh", [](const Tensor& x) { lockstep::cosh(x); }},
+        {"asinh", [](const Tensor& x) { lockstep::asinh(x); }},
+        {"acosh", [](const Tensor& x) { lockstep::acosh(x); }},
+        {"atanh", [](const Tensor& x) { lockstep::atanh(x); }},
+        {"trunc", [](const Tensor& x) { lockstep::trunc(x); }},
+        {"frac", [](const Tensor& x) { frac(x); }},
+        {"remainder", [](const Tensor& x) { lockstep::remainder(x, 2.0); }},
+        {"threshold", [](const Tensor& x) { threshold(x, 0.5, 2); }},
+        {"hardshrink", [](const Tensor& x) { hardshrink(x); }},
+        {"softshrink", [](const Tensor& x) { softshrink(x); }},
+        {"tanhshrink", [](const Tensor& x) { tanhshrink(x); }},
+        {"logit", [](const Tensor& x) { logit(x); }},
+        {"logaddexp", [](const Tensor& x) { logaddexp(x, x); }},
+        {"xlogy", [](const Tensor& x) { xlogy(x, x); }},
+        {"lerp", [](const Tensor& x) { lockstep::lerp(x, x, 0.5); }},
+        {"addcmul", [](const Tensor& x) { addcmul(x, x, x); }},
+        {"addcdiv", [](const Tensor& x) { addcdiv(x, x, x); }},
+        {"nan_to_num", [](const Tensor& x) { nan_to_num(x); }},
+        {"isnan", [](const Tensor& x) { lockstep::isnan(x); }},
+        {"isinf", [](const Tensor& x) { lockstep::isinf(x); }},
+        {"index_fill", [](const Tensor& x) { index_fill(x, 0, Tensor::zeros({2}, DType::i64), 3); }},
+        {"index_add", [](const Tensor& x) { index_add(x, 0, Tensor::zeros({64}, DType::i64), x); }},
+        {"embedding_bag",
+         [as_matrix](const Tensor& x) {
+             embedding_bag(Tensor::zeros({2, 2}, DType::i64), as_matrix(x));
+         }},
+        {"aminmax", [](const Tensor& x) { aminmax(x); }},
+        {"var_mean", [](const Tensor& x) { var_mean(x); }},
+        {"std_mean", [](const Tensor& x) { std_mean(x); }},
+        {"count_nonzero", [](const Tensor& x) { count_nonzero(x); }},
+        {"nansum", [](const Tensor& x) { nansum(x); }},
+        {"nanmean", [](const Tensor& x) { nanmean(x); }},
+        {"kthvalue", [](const Tensor& x) { kthvalue(x, 2); }},
+        {"median", [](const Tensor& x) { median(x, 0); }},
+        {"quantile", [](const Tensor& x) { quantile(is_half_type(x.dtype()) ? x.to(DType::f32) : x, 0.5, 0); }},
+        {"kron", [](const Tensor& x) { kron(x, x); }},
+        {"unbind", [](const Tensor& x) { unbind(x); }},
+        {"narrow", [](const Tensor& x) { narrow(x, 0, 1, 2); }},
+        {"movedim", [as_matrix](const Tensor& x) { movedim(as_matrix(x), 0, 1); }},
+        {"unflatten",
+         [](const Tensor& x) {
+             unflatten(x, 0, {8, -1});
+         }},
+        {"hstack",
+         [](const Tensor& x) {
+             hstack({x, x});
+         }},
+        {"vstack",
+         [](const Tensor& x) {
+             vstack({x, x});
+         }},
+        {"tile", [](const Tensor& x) { tile(x, {2}); }},
+        {"fliplr", [as_matrix](const Tensor& x) { fliplr(as_matrix(x)); }},
+        {"flipud", [as_matrix](const Tensor& x) { flipud(as_matrix(x)); }},
+        {"rot90", [as_matrix](const Tensor& x) { rot90(as_matrix(x)); }},
+        {"diag", [](const Tensor& x) { diag(x); }},
+        {"diagonal", [as_matrix](const Tensor& x) { diagonal(as_matrix(x)); }},
+        {"diag_embed", [](const Tensor& x) { diag_embed(x); }},
+        {"trace", [as_matrix](const Tensor& x) { trace(as_matrix(x)); }},
+        {"meshgrid",
+         [](const Tensor& x) {
+             meshgrid({x, x});
+         }},
+        {"bmm", [as_matrix](const Tensor& x) { bmm(as_matrix(x).unsqueeze(0), as_matrix(x).unsqueeze(0)); }},
+        {"mv", [as_matrix](const Tensor& x) { mv(as_matrix(x), as_matrix(x).select(0, 0)); }},
+        {"dot", [](const Tensor& x) { dot(x, x); }},
+        {"addmm", [as_matrix](const Tensor& x) { addmm(as_matrix(x), as_matrix(x), as_matrix(x)); }},
+        {"baddbmm",
+         [as_matrix](const Tensor& x) {
+             const Tensor matrices = as_matrix(x).unsqueeze(0);
+             baddbmm(matrices, matrices, matrices);
+         }},
+        {"tensordot", [as_matrix](const Tensor& x) { tensordot(as_matrix(x), as_matrix(x)); }},
+        {"cross", [](const Tensor& x) { cross(x.slice(0, 0, 3), x.slice(0, 0, 3)); }},
+        {"cdist", [as_matrix](const Tensor& x) { cdist(as_matrix(x), as_matrix(x)); }},
+        {"pairwise_distance", [as_matrix](const Tensor& x) { pairwise_distance(as_matrix(x), as_matrix(x)); }},
+        {"bilinear",
+         [as_matrix](const Tensor& x) {
+             bilinear(as_matrix(x), as_matrix(x), x.slice(0, 0, 32).reshape({2, 4, 4}));
+         }},
+        {"adaptive_max_pool2d", [=](const Tensor& x) { adaptive_max_pool2d(as_image(x), 2); }},
+        {"adaptive_max_pool1d", [=](const Tensor& x) { adaptive_max_pool1d(as_image(x).flatten(2), 2); }},
+        {"local_response_norm", [=](const Tensor& x) { local_response_norm(as_image(x), 2); }},
+        {"channel_shuffle", [=](const Tensor& x) { channel_shuffle(as_image(x), 2); }},
+        {"conv_transpose1d",
+         [=](const Tensor& x) {
+             conv_transpose1d(as_image(x).flatten(2), weights(x, {2, 2, 3}));
+         }},
+        {"softmin", [](const Tensor& x) { softmin(x, 0); }},
+        {"dropout1d", [=](const Tensor& x) { dropout1d(as_image(x)); }},
+        {"dropout3d", [=](const Tensor& x) { dropout3d(as_image(x)); }},
+        {"alpha_dropout", [](const Tensor& x) { alpha_dropout(x); }},
+        {"gumbel_softmax", [](const Tensor& x) { gumbel_softmax(x); }},
         {"fmod", [](const Tensor& x) { fmod(x, 2.0); }},
         {"clamp", [](const Tensor& x) { clamp(x, 0.0, 1.0); }},
         {"pow", [](const Tensor& x) { pow(x, 2.0); }},
@@ -341,7 +446,7 @@ TEST_CASE("the support page has the functions of all op table entries") {
     on_page.merge(shown(page(), "Views and copies"));
     on_page.merge(shown(page(), "Losses"));
     on_page.merge(shown(page(), "Other functions"));
-    on_page.merge(Names{"isnan", "tensor"});  // parts of expressions in Python
+    on_page.merge(Names{"tensor"});  // a part of expressions in Python
     for (const auto& op : test::make_table())
         for (const std::string& name : functions_of(*op)) {
             INFO(op->name() << ": " << op->torch());
@@ -370,8 +475,8 @@ TEST_CASE("the support page lists the operations that accept integers") {
 
 TEST_CASE("the support page names layers, losses, optimizers, schedules, dtypes, backends and formats") {
     Names layers;
-    for (const char* header :
-         {"ops/layers.h", "ops/recurrent.h", "ops/transformer.h", "ops/volume_layers.h", "ops/window_layers.h"})
+    for (const char* header : {"ops/layers.h", "ops/activation_layers.h", "ops/special_layers.h", "ops/recurrent.h",
+                               "ops/transformer.h", "ops/volume_layers.h", "ops/window_layers.h"})
         layers.merge(declared(header, R"(\nstruct (\w+)(?: : \w+)? \{)"));
     const std::regex others(
         "PlainLayer|Padding2d|Margins|RecurrentCell|CellParameters|\\w+(?:Options|Result|Masks|State)");

@@ -31,9 +31,7 @@ const test::TemporaryDirectory& directory() {
     return instance;
 }
 
-bool built_in(const std::string& name) {
-    return transport_backend(name).make != nullptr;
-}
+bool built_in(const std::string& name) { return transport_backend(name).make != nullptr; }
 
 std::string checkpoint_of(const TrainingRun& run) {
     const std::string file = directory() / "checkpoint.safetensors";

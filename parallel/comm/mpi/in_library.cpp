@@ -1,4 +1,4 @@
-// The mpi backend of shared builds, which is in a library of its own.
+// The mpi backend of shared builds, which is in a separate library.
 #include "lockstep/parallel/comm/group/optional_backends.h"
 
 namespace lockstep {

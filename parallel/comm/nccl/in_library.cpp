@@ -1,4 +1,4 @@
-// The nccl backend of shared builds, which is in a library of its own. The library is not loaded without a GPU.
+// The nccl backend of shared builds, which is in a separate library. The library is not loaded without a GPU.
 #include "lockstep/parallel/comm/group/optional_backends.h"
 #include "lockstep/runtime/device.h"
 

@@ -1,0 +1,198 @@
+// Functions that arrange the elements of tensors: exchanged and joined dimensions, turns, diagonals, grids.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+/// The tensors, with `dims` dimensions at least, joined along `dim`, or along 0 if they are vectors.
+Tensor joined(const char* name, const std::vector<Tensor>& tensors, int dims, int dim) {
+    if (tensors.empty())
+        throw InvalidArgument(fmt::format("{}: an empty list of tensors; expected at least one", name));
+    std::vector<Tensor> wide;
+    for (const Tensor& tensor : tensors) {
+        const CheckedArgs call(name, {arg::any("a tensor", tensor)});
+        Tensor each = call[0];
+        while (each.dims() < dims) each = each.unsqueeze(0);
+        wide.push_back(each);
+    }
+    return cat(wide, std::min(dim, wide[0].dims() - 1));
+}
+
+Tensor vector_of_numbers(std::int64_t first, std::int64_t count, const Tensor& like) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+    std::iota(values.begin(), values.end(), first);
+    return Tensor::from(values, {count}, like.device());
+}
+
+void require_matrix(const char* name, const Tensor& x) { checks::dims(name, "the tensor", x, 2, "(M, N)"); }
+
+}  // namespace
+
+Tensor movedim(const Tensor& given, int source, int destination) {
+    const CheckedArgs call("movedim", {arg::any("the tensor", given)});
+    const int dims = call[0].dims(), from = wrap_dim(source, dims, "movedim"),
+              to = wrap_dim(destination, dims, "movedim");
+    std::vector<int> order;
+    for (int dim = 0; dim < dims; ++dim)
+        if (dim != from) order.push_back(dim);
+    order.insert(order.begin() + to, from);
+    return permute(call[0], order);
+}
+
+std::vector<Tensor> unbind(const Tensor& given, int dim) {
+    const CheckedArgs call("unbind", {arg::any("the tensor", given)});
+    const int along = wrap_dim(dim, call[0].dims(), "unbind");
+    std::vector<Tensor> parts;
+    for (std::int64_t i = 0; i < call[0].size(along); ++i) parts.push_back(call[0].select(along, i));
+    return parts;
+}
+
+Tensor narrow(const Tensor& given, int dim, std::int64_t start, std::int64_t length) {
+    const CheckedArgs call("narrow", {arg::any("the tensor", given)});
+    const int along = wrap_dim(dim, call[0].dims(), "narrow");
+    const std::int64_t size = call[0].size(along), first = start < 0 ? start + size : start;
+    if (length < 0 || first < 0 || first > size || length > size - first)
+        throw InvalidArgument(fmt::format("narrow: {} elements from {} of dimension {} of {}; expected elements of it",
+                                          length, start, along, call[0].shape().str()));
+    return call[0].slice(along, first, first + length);
+}
+
+Tensor unflatten(const Tensor& given, int dim, const Shape& sizes) {
+    constexpr const char* name = "unflatten";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    const int along = wrap_dim(dim, x.dims(), name);
+    std::int64_t known = 1;
+    int open = 0;
+    for (const std::int64_t size : sizes) {
+        if (size == -1)
+            ++open;
+        else
+            known *= size;
+    }
+    if (sizes.empty() || open > 1 || (open == 0 ? known != x.size(along) : known < 1 || x.size(along) % known != 0))
+        throw InvalidArgument(
+            fmt::format("{}: sizes {} of dimension {} of {}; expected sizes whose product is {}, at "
+                        "most one of them -1",
+                        name, sizes.str(), along, x.shape().str(), x.size(along)));
+    Shape shape;
+    for (int i = 0; i < along; ++i) shape.push_back(x.size(i));
+    for (const std::int64_t size : sizes) shape.push_back(size == -1 ? x.size(along) / known : size);
+    for (int i = along + 1; i < x.dims(); ++i) shape.push_back(x.size(i));
+    return tagged(x.reshape(shape), x.is_batch() && (along > 0 || shape[0] == x.size(0)));
+}
+
+Tensor tile(const Tensor& given, const std::vector<std::int64_t>& repeats) {
+    const CheckedArgs call("tile", {arg::any("the tensor", given)});
+    std::vector<std::int64_t> all(repeats);
+    while (std::ssize(all) < call[0].dims()) all.insert(all.begin(), 1);
+    return repeat(call[0], all);
+}
+
+Tensor hstack(const std::vector<Tensor>& tensors) { return joined("hstack", tensors, 1, 1); }
+Tensor vstack(const std::vector<Tensor>& tensors) { return joined("vstack", tensors, 2, 0); }
+
+Tensor fliplr(const Tensor& given) {
+    const CheckedArgs call("fliplr", {arg::any("the tensor", given)});
+    return flip(call[0], 1);
+}
+
+Tensor flipud(const Tensor& given) {
+    const CheckedArgs call("flipud", {arg::any("the tensor", given)});
+    return flip(call[0], 0);
+}
+
+Tensor rot90(const Tensor& given, int k, const std::vector<int>& dims) {
+    const CheckedArgs call("rot90", {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    if (dims.size() != 2 || wrap_dim(dims[0], x.dims(), "rot90") == wrap_dim(dims[1], x.dims(), "rot90"))
+        throw InvalidArgument("rot90: invalid dims; expected two different dimensions");
+    switch ((k % 4 + 4) % 4) {
+        case 1: return flip(x, dims[1]).transpose(dims[0], dims[1]);
+        case 2: return flip(x, {dims[0], dims[1]});
+        case 3: return flip(x, dims[0]).transpose(dims[0], dims[1]);
+        default: return x.clone();
+    }
+}
+
+Tensor diagonal(const Tensor& given, std::int64_t offset, int dim1, int dim2) {
+    constexpr const char* name = "diagonal";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    const int first = wrap_dim(dim1, x.dims(), name), second = wrap_dim(dim2, x.dims(), name);
+    if (first == second)
+        throw InvalidArgument(fmt::format("{}: dimension {} is given twice; expected different ones", name, first));
+    std::vector<int> order;
+    Shape shape;
+    for (int dim = 0; dim < x.dims(); ++dim)
+        if (dim != first && dim != second) {
+            order.push_back(dim);
+            shape.push_back(x.size(dim));
+        }
+    order.insert(order.end(), {first, second});
+    const std::int64_t rows = x.size(first), columns = x.size(second);
+    shape.push_back(rows * columns);
+    std::vector<std::int64_t> positions;
+    for (std::int64_t row = std::max<std::int64_t>(-offset, 0); row < rows && row + offset < columns; ++row)
+        positions.push_back(row * columns + row + offset);
+    const Tensor index = Tensor::from(positions, {std::ssize(positions)}, x.device());
+    return index_select(permute(x, order).reshape(shape), static_cast<int>(order.size()) - 2, index);
+}
+
+Tensor diag_embed(const Tensor& given, std::int64_t offset) {
+    constexpr const char* name = "diag_embed";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    if (x.dims() == 0)
+        throw InvalidArgument(fmt::format("{}: the tensor is a scalar; expected at least one dimension", name));
+    checks::not_rows(name, x, x.dims() - 1);
+    // Row i + |offset| or column i + offset has element i.
+    const std::int64_t size = x.size(-1) + std::abs(offset);
+    const Tensor lines = pad(x, {0, std::abs(offset)}).unsqueeze(offset >= 0 ? -1 : -2);
+    const Tensor row = vector_of_numbers(offset, size, x).unsqueeze(1), column = vector_of_numbers(0, size, x);
+    return tagged(where(eq(row, column), lines, 0), x.is_batch() && x.dims() > 1);
+}
+
+Tensor diag(const Tensor& given, std::int64_t diagonal_of) {
+    const CheckedArgs call("diag", {arg::any("the tensor", given)});
+    if (call[0].dims() == 1) return diag_embed(call[0], diagonal_of);
+    require_matrix("diag", call[0]);
+    return diagonal(call[0], diagonal_of);
+}
+
+Tensor trace(const Tensor& given) {
+    const CheckedArgs call("trace", {arg::number("the tensor", given)});
+    require_matrix("trace", call[0]);
+    return sum(diagonal(call[0]));
+}
+
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& vectors) {
+    Shape sizes;
+    for (const Tensor& vector : vectors) {
+        const CheckedArgs call("meshgrid", {arg::any("a tensor", vector)});
+        if (call[0].dims() > 1)
+            throw InvalidArgument(
+                fmt::format("meshgrid: a tensor has the shape {}; expected vectors", call[0].shape().str()));
+        if (!sizes.empty()) checks::not_rows("meshgrid", call[0], 0);
+        sizes.push_back(call[0].numel());
+    }
+    std::vector<Tensor> grid;
+    for (int dim = 0; dim < static_cast<int>(vectors.size()); ++dim) {
+        Shape own;
+        for (int other = 0; other < static_cast<int>(vectors.size()); ++other)
+            own.push_back(other == dim ? sizes[dim] : 1);
+        grid.push_back(vectors[static_cast<std::size_t>(dim)].reshape(own).expand(sizes));
+    }
+    return grid;
+}
+
+}  // namespace lockstep

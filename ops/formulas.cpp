@@ -1,0 +1,150 @@
+// Functions of every element that are formulas of others. 16-bit inputs are computed in f32 and rounded once.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+template <class F>
+Tensor formula(const char* name, const Tensor& given, F function) {
+    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    return function(widened(call[0])).to(call[0].dtype());
+}
+
+template <class F>
+Tensor formula(const char* name, const Tensor& given_a, const Tensor& given_b, F function) {
+    const CheckedArgs call(name,
+                           {arg::floating("the first tensor", given_a), arg::floating("the second tensor", given_b)});
+    return function(widened(call[0]), widened(call[1])).to(call[0].dtype());
+}
+
+/// The largest number of a floating dtype.
+double largest(DType dtype) {
+    switch (dtype) {
+        case DType::f64: return std::numeric_limits<double>::max();
+        case DType::f16: return 65504;
+        case DType::bf16: return 0x1.FEp127;
+        default: return static_cast<double>(std::numeric_limits<float>::max());
+    }
+}
+
+void require_not_negative(const char* name, double lambd) {
+    if (!(lambd >= 0)) throw InvalidArgument(fmt::format("{}: invalid lambd ({}); expected 0 or more", name, lambd));
+}
+
+}  // namespace
+
+Tensor trunc(const Tensor& x) {
+    return formula("trunc", x, [](const Tensor& wide) { return where(wide < 0, ceil(wide), floor(wide)); });
+}
+
+Tensor frac(const Tensor& x) {
+    return formula("frac", x, [](const Tensor& wide) { return wide - trunc(wide.detach()); });
+}
+
+Tensor remainder(const Tensor& x, double divisor) {
+    return formula("remainder", x, [=](const Tensor& wide) {
+        const Tensor rest = fmod(wide, divisor);
+        const Tensor other_sign = divisor < 0 ? rest > 0 : rest < 0;
+        return where(other_sign, rest + divisor, rest);
+    });
+}
+
+Tensor threshold(const Tensor& given, double threshold, double value) {
+    const CheckedArgs call("threshold", {arg::floating("the tensor", given)});
+    return where(call[0] <= threshold, value, call[0]);  // NaN remains
+}
+
+Tensor hardshrink(const Tensor& given, double lambd) {
+    require_not_negative("hardshrink", lambd);
+    const CheckedArgs call("hardshrink", {arg::floating("the tensor", given)});
+    return where(logical_and(call[0] >= -lambd, call[0] <= lambd), 0, call[0]);
+}
+
+Tensor softshrink(const Tensor& x, double lambd) {
+    require_not_negative("softshrink", lambd);
+    return formula("softshrink", x, [=](const Tensor& wide) {
+        return where(wide > lambd, wide - lambd, where(wide < -lambd, wide + lambd, where(isnan(wide), wide, 0)));
+    });
+}
+
+Tensor tanhshrink(const Tensor& x) {
+    return formula("tanhshrink", x, [](const Tensor& wide) { return wide - tanh(wide); });
+}
+
+Tensor logit(const Tensor& x, std::optional<double> eps) {
+    return formula("logit", x, [=](const Tensor& wide) {
+        const Tensor p = eps ? clamp(wide, *eps, 1 - *eps) : wide;
+        return log(p / (1.0 - p));
+    });
+}
+
+Tensor logaddexp(const Tensor& a, const Tensor& b) {
+    return formula("logaddexp", a, b, [](const Tensor& x, const Tensor& y) {
+        // Equal infinities have no difference.
+        const Tensor larger = maximum(x, y), apart = where(isinf(larger), 0, minimum(x, y) - larger);
+        return where(isinf(larger), larger, larger + log1p(exp(apart)));
+    });
+}
+
+Tensor xlogy(const Tensor& a, const Tensor& b) {
+    return formula("xlogy", a, b, [](const Tensor& x, const Tensor& y) {
+        const Tensor none = logical_and(eq(x, 0), logical_not(isnan(y)));
+        return where(none, x * 0, x * log(where(none, 1, y)));
+    });
+}
+
+Tensor lerp(const Tensor& start, const Tensor& end, double weight) {
+    return formula("lerp", start, end, [=](const Tensor& a, const Tensor& b) {
+        // From the nearer end, as in PyTorch: exact at both.
+        return weight < 0.5 ? a + (b - a) * weight : b - (b - a) * (1 - weight);
+    });
+}
+
+Tensor lerp(const Tensor& given_start, const Tensor& given_end, const Tensor& given_weight) {
+    const CheckedArgs call("lerp", {arg::floating("start", given_start), arg::floating("end", given_end),
+                                    arg::floating("weight", given_weight)});
+    const Tensor a = widened(call[0]), b = widened(call[1]), weight = widened(call[2]);
+    const Tensor y = where(abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight));
+    return y.to(call[0].dtype());
+}
+
+Tensor addcmul(const Tensor& x, const Tensor& given_a, const Tensor& given_b, double value) {
+    const CheckedArgs call("addcmul", {arg::floating("input", x), arg::floating("the first tensor", given_a),
+                                       arg::floating("the second tensor", given_b)});
+    return (widened(call[0]) + widened(call[1]) * widened(call[2]) * value).to(call[0].dtype());
+}
+
+Tensor addcdiv(const Tensor& x, const Tensor& given_a, const Tensor& given_b, double value) {
+    const CheckedArgs call("addcdiv", {arg::floating("input", x), arg::floating("the first tensor", given_a),
+                                       arg::floating("the second tensor", given_b)});
+    return (widened(call[0]) + widened(call[1]) * value / widened(call[2])).to(call[0].dtype());
+}
+
+Tensor nan_to_num(const Tensor& given, double nan, std::optional<double> posinf, std::optional<double> neginf) {
+    const CheckedArgs call("nan_to_num", {arg::floating("the tensor", given)});
+    const Tensor& x = call[0];
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const Tensor finite = where(eq(x, infinity), posinf.value_or(largest(x.dtype())),
+                                where(eq(x, -infinity), neginf.value_or(-largest(x.dtype())), x));
+    return where(isnan(x), nan, finite);
+}
+
+Tensor isnan(const Tensor& given) {
+    const CheckedArgs call("isnan", {arg::floating("the tensor", given)});
+    return ne(call[0], call[0]);
+}
+
+Tensor isinf(const Tensor& given) {
+    const CheckedArgs call("isinf", {arg::floating("the tensor", given)});
+    return eq(abs(call[0].detach()), std::numeric_limits<double>::infinity());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,176 @@
+// Products and distances of vectors and matrices, made of matmul and elementwise functions.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+CheckedArgs pair_of(const char* name, const Tensor& a, const Tensor& b) {
+    return CheckedArgs(name, {arg::floating("the first tensor", a), arg::floating("the second tensor", b)});
+}
+
+Tensor sum_of_products(const char* name, const Tensor& given_x, const Tensor& a, const Tensor& b, double beta,
+                       double alpha, int dims, const char* layout) {
+    const CheckedArgs call(name, {arg::floating("input", given_x), arg::floating("the first factor", a),
+                                  arg::floating("the second factor", b)});
+    checks::dims(name, "the first factor", call[1], dims, layout);
+    checks::dims(name, "the second factor", call[2], dims, layout);
+    const Tensor product = matmul(call[1], call[2]);
+    const Tensor scaled = alpha == 1 ? product : product * alpha;
+    if (beta == 0) return scaled;
+    const Tensor& x = call[0];
+    if (!(broadcast_shapes(x.shape(), product.shape(), name) == product.shape()))
+        throw InvalidArgument(
+            fmt::format("{}: input {} has more rows or dimensions than the product {}; expected one "
+                        "that broadcasts to it",
+                        name, x.shape().str(), product.shape().str()));
+    return (beta == 1 ? x : x * beta) + scaled;
+}
+
+std::int64_t numel(const Shape& shape) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) count *= size;
+    return count;
+}
+
+}  // namespace
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+    const CheckedArgs call = pair_of("bmm", a, b);
+    checks::dims("bmm", "the first tensor", call[0], 3, "(B, M, K)");
+    checks::dims("bmm", "the second tensor", call[1], 3, "(B, K, N)");
+    if (call[0].size(0) != call[1].size(0))
+        throw InvalidArgument(fmt::format("bmm: batches of {} and {} matrices; expected equal numbers", call[0].size(0),
+                                          call[1].size(0)));
+    return matmul(call[0], call[1]);
+}
+
+Tensor mv(const Tensor& a, const Tensor& b) {
+    const CheckedArgs call = pair_of("mv", a, b);
+    checks::dims("mv", "the first tensor", call[0], 2, "(M, K)");
+    checks::dims("mv", "the second tensor", call[1], 1, "(K)");
+    return matmul(call[0], call[1]);
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+    const CheckedArgs call = pair_of("dot", a, b);
+    checks::dims("dot", "the first tensor", call[0], 1, "(K)");
+    checks::dims("dot", "the second tensor", call[1], 1, "(K)");
+    return matmul(call[0], call[1]);
+}
+
+Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+    return sum_of_products("addmm", x, a, b, beta, alpha, 2, "(M, N)");
+}
+
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+    return sum_of_products("baddbmm", x, a, b, beta, alpha, 3, "(B, M, N)");
+}
+
+Tensor tensordot(const Tensor& given_a, const Tensor& given_b, int dims) {
+    constexpr const char* name = "tensordot";
+    const CheckedArgs call = pair_of(name, given_a, given_b);
+    const Tensor &a = call[0], &b = call[1];
+    if (dims < 0 || dims > std::min(a.dims(), b.dims()))
+        throw InvalidArgument(fmt::format("{}: {} dimensions of tensors {} and {}; expected 0 to {}", name, dims,
+                                          a.shape().str(), b.shape().str(), std::min(a.dims(), b.dims())));
+    Shape kept_of_a, kept_of_b, summed;
+    for (int dim = 0; dim < a.dims() - dims; ++dim) kept_of_a.push_back(a.size(dim));
+    for (int dim = 0; dim < dims; ++dim) {
+        summed.push_back(b.size(dim));
+        if (a.size(a.dims() - dims + dim) != b.size(dim))
+            throw InvalidArgument(fmt::format("{}: the last {} dimensions of {} differ from the first ones of {}", name,
+                                              dims, a.shape().str(), b.shape().str()));
+    }
+    Shape shape = kept_of_a;
+    for (int dim = dims; dim < b.dims(); ++dim) {
+        kept_of_b.push_back(b.size(dim));
+        shape.push_back(b.size(dim));
+    }
+    const Tensor product =
+        matmul(a.reshape({numel(kept_of_a), numel(summed)}), b.reshape({numel(summed), numel(kept_of_b)}));
+    return product.reshape(shape);
+}
+
+Tensor kron(const Tensor& given_a, const Tensor& given_b) {
+    const CheckedArgs call("kron",
+                           {arg::number("the first tensor", given_a), arg::number("the second tensor", given_b)});
+    const int dims = std::max(call[0].dims(), call[1].dims());
+    Shape of_a, of_b, shape;
+    for (int dim = 0; dim < dims; ++dim) {
+        const auto size = [&](const Tensor& x) {
+            const int own = dim - (dims - x.dims());
+            return own < 0 ? 1 : x.size(own);
+        };
+        const std::int64_t a = size(call[0]), b = size(call[1]);
+        of_a.push_back(a);
+        of_a.push_back(1);
+        of_b.push_back(1);
+        of_b.push_back(b);
+        shape.push_back(a * b);
+    }
+    return (call[0].reshape(of_a) * call[1].reshape(of_b)).reshape(shape);
+}
+
+Tensor cross(const Tensor& given_a, const Tensor& given_b, int dim) {
+    constexpr const char* name = "cross";
+    const CheckedArgs call = pair_of(name, given_a, given_b);
+    const Shape shape = broadcast_shapes(call[0].shape(), call[1].shape(), name);
+    const int along = wrap_dim(dim, std::max(call[0].dims(), call[1].dims()), name);
+    const Tensor a = call[0].expand(shape), b = call[1].expand(shape);
+    if (call[0].dims() != call[1].dims() || shape[along] != 3)
+        throw InvalidArgument(
+            fmt::format("{}: tensors {} and {}; expected equal numbers of dimensions, and 3 elements "
+                        "along dimension {}",
+                        name, call[0].shape().str(), call[1].shape().str(), along));
+    const auto part = [&](const Tensor& x, int i) { return x.slice(along, i % 3, i % 3 + 1); };
+    std::vector<Tensor> parts;
+    for (int i = 0; i < 3; ++i) parts.push_back(part(a, i + 1) * part(b, i + 2) - part(a, i + 2) * part(b, i + 1));
+    return cat(parts, along);
+}
+
+Tensor cdist(const Tensor& given_a, const Tensor& given_b, double p) {
+    constexpr const char* name = "cdist";
+    const CheckedArgs call = pair_of(name, given_a, given_b);
+    if (call[0].dims() < 2 || call[1].dims() < 2 || call[0].size(-1) != call[1].size(-1))
+        throw InvalidArgument(fmt::format("{}: tensors {} and {}; expected (..., P, M) and (..., R, M)", name,
+                                          call[0].shape().str(), call[1].shape().str()));
+    return norm(call[0].unsqueeze(-2) - call[1].unsqueeze(-3), p, -1);
+}
+
+Tensor pairwise_distance(const Tensor& given_a, const Tensor& given_b, double p, double eps, bool keepdim) {
+    const CheckedArgs call = pair_of("pairwise_distance", given_a, given_b);
+    const Tensor a = widened(call[0]), b = widened(call[1]);
+    return norm(a - b + eps, p, -1, keepdim).to(call[0].dtype());
+}
+
+Tensor bilinear(const Tensor& given_a, const Tensor& given_b, const Tensor& given_weight, const Tensor& given_bias) {
+    constexpr const char* name = "bilinear";
+    const CheckedArgs call(name, {arg::floating("the first input", given_a), arg::floating("the second input", given_b),
+                                  arg::floating("weight", given_weight), arg::optional("bias", given_bias)});
+    const Tensor &a = call[0], &b = call[1], &weight = call[2];
+    checks::dims(name, "weight", weight, 3, "(out, in1, in2)");
+    checks::vector_of(name, "bias", call[3], weight.size(0), "output");
+    if (a.dims() == 0 || b.dims() != a.dims() || a.size(-1) != weight.size(1) || b.size(-1) != weight.size(2))
+        throw InvalidArgument(
+            fmt::format("{}: inputs {} and {} do not match weight {}; expected (..., in1) and (..., "
+                        "in2) of (out, in1, in2)",
+                        name, a.shape().str(), b.shape().str(), weight.shape().str()));
+    const std::int64_t out = weight.size(0), in1 = weight.size(1), in2 = weight.size(2);
+    // weight b for every output and element of a, then its product with a.
+    Shape parts = a.shape();
+    parts[a.dims() - 1] = out;
+    parts.push_back(in1);
+    const Tensor of_b = linear(b, weight.reshape({out * in1, in2})).reshape(parts);
+    const Tensor y = matmul(of_b, a.unsqueeze(-1)).squeeze(-1);
+    return call[3].defined() ? y + call[3] : y;
+}
+
+}  // namespace lockstep

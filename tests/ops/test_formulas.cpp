@@ -1,0 +1,229 @@
+// Special values, refused arguments and other properties of the functions that are made of others.
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/special_layers.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/messages.h"
+
+using namespace lockstep;
+using test::contains;
+using test::message_of;
+
+namespace {
+
+constexpr float inf = INFINITY, nan_value = NAN;
+using Numbers = std::vector<float>;
+
+Tensor vector_of(const Numbers& numbers) { return Tensor::from(numbers, {std::ssize(numbers)}); }
+
+/// Equal numbers with equal signs; NaN equals NaN.
+void check_same(const Tensor& found, const Numbers& expected) {
+    const Numbers y = found.to_vector<float>();
+    REQUIRE(y.size() == expected.size());
+    for (std::size_t i = 0; i < y.size(); ++i) {
+        INFO("element " << i << ": " << y[i] << ", expected " << expected[i]);
+        if (std::isnan(expected[i]))
+            CHECK(std::isnan(y[i]));
+        else
+            CHECK((y[i] == expected[i] && std::signbit(y[i]) == std::signbit(expected[i])));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("formulas of one tensor: infinities, NaN and zeros as in PyTorch") {
+    check_same(trunc(vector_of({-0.5F, -1.5F, 2.7F, inf, nan_value, -0.0F})), {-0.0F, -1, 2, inf, nan_value, -0.0F});
+    check_same(frac(vector_of({-1.5F, 2.25F, inf, nan_value})), {-0.5F, 0.25F, nan_value, nan_value});
+    check_same(remainder(vector_of({5, -5, 7.5F, nan_value, inf}), 3), {2, 1, 1.5F, nan_value, nan_value});
+    check_same(remainder(vector_of({5, -5, -6}), -3), {-1, -2, -0.0F});
+    check_same(remainder(vector_of({5}), 0), {nan_value});
+    check_same(threshold(vector_of({1, 2, nan_value, -inf}), 1, 7), {7, 2, nan_value, 7});
+    check_same(hardshrink(vector_of({0.5F, 0.6F, -inf, nan_value})), {0, 0.6F, -inf, nan_value});
+    check_same(softshrink(vector_of({0.5F, 1.5F, -inf, nan_value})), {0, 1, -inf, nan_value});
+    check_same(logit(vector_of({0, 1, 0.5F, 2})), {-inf, inf, 0, nan_value});
+    const float largest = std::numeric_limits<float>::max();
+    check_same(nan_to_num(vector_of({nan_value, inf, -inf, 1})), {0, largest, -largest, 1});
+    check_same(nan_to_num(vector_of({nan_value, inf, -inf, 1}), 5, 6, 7), {5, 6, 7, 1});
+    CHECK(nan_to_num(vector_of({inf}).to(DType::f16)).to(DType::f32).to_vector<float>() == Numbers{65504});
+    CHECK(isnan(vector_of({nan_value, inf, 0})).to_vector<bool>() == std::vector<bool>{true, false, false});
+    CHECK(isinf(vector_of({nan_value, inf, -inf, 0})).to_vector<bool>() == std::vector<bool>{false, true, true, false});
+}
+
+TEST_CASE("formulas of two tensors: infinities, NaN and zeros as in PyTorch") {
+    check_same(logaddexp(vector_of({inf, -inf, -inf, nan_value, 1000}), vector_of({inf, -inf, 1, 1, 1000})),
+               {inf, -inf, 1, nan_value, 1000 + std::log(2.0F)});
+    check_same(xlogy(vector_of({0, 0, 0, 2, nan_value}), vector_of({0, inf, nan_value, 0, 1})),
+               {0, 0, nan_value, -inf, nan_value});
+    check_same(lerp(vector_of({1, 1}), vector_of({3, 3}), 1), {3, 3});
+    check_same(lerp(vector_of({1, 1}), vector_of({3, 3}), vector_of({0, 2})), {1, 5});
+    // beta 0: input is not read.
+    check_same(
+        addmm(vector_of({nan_value}), vector_of({2}).reshape({1, 1}), vector_of({3}).reshape({1, 1}), 0).reshape({1}),
+        {6});
+}
+
+TEST_CASE("order statistics: NaN, equal elements and one element") {
+    const Tensor x = vector_of({3, nan_value, 1, 2, 1}).reshape({1, 5});
+    check_same(median(x, 1).values, {nan_value});
+    CHECK(median(x, 1).indices.to_vector<std::int64_t>() == std::vector<std::int64_t>{1});
+    check_same(quantile(x, 0.5, 1), {nan_value});
+    check_same(kthvalue(x, 4, 1).values, {3});
+    check_same(kthvalue(x, 5, 1).values, {nan_value});
+    check_same(nansum(x, 1), {7});
+    check_same(nanmean(x, 1), {1.75F});
+    check_same(nanmean(vector_of({nan_value}), 0).reshape({1}), {nan_value});
+    const Tensor y = vector_of({4, 1, 1, 3});
+    check_same(median(y, 0).values.reshape({1}), {1});
+    check_same(quantile(y, 0.5, 0).reshape({1}), {2});
+    check_same(quantile(y, 1, 0).reshape({1}), {4});
+    check_same(quantile(y, 0, 0, true), {1});
+    CHECK(count_nonzero(Tensor::from(std::vector<std::int64_t>{0, 3, 0, -1}, {4})).to_vector<std::int64_t>().at(0) ==
+          2);
+}
+
+TEST_CASE("alpha_dropout keeps mean and variance, and gumbel_softmax draws by probability") {
+    manual_seed(3);
+    const Tensor x = Tensor::randn({40000}), y = alpha_dropout(x, 0.3);
+    CHECK(std::abs(mean(y).item()) < 0.03);
+    CHECK(std::abs(lockstep::std(y).item() - 1) < 0.03);
+    CHECK(alpha_dropout(x, 0.3, false).to_vector<float>() == x.to_vector<float>());
+    CHECK(sum(abs(alpha_dropout(x, 1))).item() == 0);
+
+    const Tensor logits = log(vector_of({0.2F, 0.5F, 0.3F})).expand({20000, 3});
+    const Tensor leaf = logits.contiguous().requires_grad_();
+    const Tensor hard = gumbel_softmax(leaf, 0.7, true);
+    const Numbers shares = mean(hard, 0).to_vector<float>();
+    CHECK(shares[0] == Approx(0.2).margin(0.02));
+    CHECK(shares[1] == Approx(0.5).margin(0.02));
+    CHECK(sum(hard, 1).to_vector<float>() == Numbers(20000, 1));
+    sum(hard * vector_of({1, 2, 3})).backward();
+    CHECK(sum(abs(leaf.grad())).item() > 0);
+    CHECK(sum(gumbel_softmax(logits), 1).to_vector<float>()[7] == Approx(1));
+}
+
+TEST_CASE("invalid arguments of the composed functions are named") {
+    const Tensor x = Tensor::ones({2, 3}), v = Tensor::ones({3});
+    const std::pair<const char*, std::function<void()>> calls[] = {
+        {"movedim: ", [&] { movedim(x, 2, 0); }},
+        {"narrow: 2 elements from 2", [&] { narrow(x, 1, 2, 2); }},
+        {"narrow: ", [&] { narrow(x, 1, 0, -1); }},
+        {"unflatten: sizes (2, 2)",
+         [&] {
+             unflatten(x, 1, {2, 2});
+         }},
+        {"unflatten: ",
+         [&] {
+             unflatten(x, 1, {-1, -1});
+         }},
+        {"hstack: an empty list", [] { hstack({}); }},
+        {"rot90: invalid dims",
+         [&] {
+             rot90(x, 1, {0, 0});
+         }},
+        {"diagonal: dimension 0 is given twice", [&] { diagonal(x, 0, 0, -2); }},
+        {"trace: the tensor has 1 dimensions", [&] { trace(v); }},
+        {"meshgrid: a tensor has the shape (2, 3)", [&] { meshgrid({x}); }},
+        {"bmm: the first tensor has 2 dimensions", [&] { bmm(x, x); }},
+        {"bmm: batches of 2 and 3",
+         [] {
+             bmm(Tensor::ones({2, 1, 1}), Tensor::ones({3, 1, 1}));
+         }},
+        {"dot: ", [&] { dot(x, v); }},
+        {"addmm: shapes (4,) and (2, 5) do not broadcast",
+         [&] {
+             addmm(Tensor::ones({4}), x, Tensor::ones({3, 5}));
+         }},
+        {"addmm: input (7, 2, 5) has more rows or dimensions",
+         [&] {
+             addmm(Tensor::ones({7, 2, 5}), x, Tensor::ones({3, 5}));
+         }},
+        {"tensordot: ",
+         [&] {
+             tensordot(x, Tensor::ones({3, 2}));
+         }},
+        {"cross: ", [&] { cross(x, x, 0); }},
+        {"cdist: ",
+         [&] {
+             cdist(x, Tensor::ones({2, 4}));
+         }},
+        {"norm: invalid order (3)", [&] { cdist(x, x, 3); }},
+        {"bilinear: inputs",
+         [&] {
+             bilinear(x, x, Tensor::ones({2, 4, 3}));
+         }},
+        {"kthvalue: invalid k (4)", [&] { kthvalue(x, 4, 1); }},
+        {"median: the tensor is a scalar", [] { median(Tensor::ones({}), 0); }},
+        {"quantile: invalid q (1.5)", [&] { quantile(x, 1.5, 0); }},
+        {"quantile: the tensor has dtype f16", [&] { quantile(x.to(DType::f16), 0.5, 0); }},
+        {"adaptive_max_pool2d: cannot make 0 x 1",
+         [] {
+             adaptive_max_pool2d(Tensor::ones({1, 1, 2, 2}), {0, 1});
+         }},
+        {"local_response_norm: invalid size (0)",
+         [] {
+             local_response_norm(Tensor::ones({1, 1, 2}), 0);
+         }},
+        {"channel_shuffle: 2 groups",
+         [] {
+             channel_shuffle(Tensor::ones({1, 3, 2}), 2);
+         }},
+        {"gumbel_softmax: invalid tau (0)", [&] { gumbel_softmax(x, 0); }},
+        {"hardshrink: invalid lambd (-1)", [&] { hardshrink(x, -1); }},
+        {"alpha_dropout: invalid probability (2)", [&] { alpha_dropout(x, 2); }},
+        {"index_fill: index has 2 dimensions",
+         [&] {
+             index_fill(x, 0, Tensor::zeros({1, 1}, DType::i64), 1);
+         }},
+        {"index_add: src (2, 3) with 3 indices", [&] { index_add(x, 0, Tensor::zeros({3}, DType::i64), x); }},
+        {"embedding_bag: input has 1 dimensions", [&] { embedding_bag(Tensor::zeros({3}, DType::i64), x); }},
+        {"multi_margin_loss: target has shape (3,)", [&] { multi_margin_loss(x, Tensor::zeros({3}, DType::i64)); }},
+        {"margin_ranking_loss: input and target differ in shape", [&] { margin_ranking_loss(x, x, v); }},
+        {"InstanceNorm: input (2, 3) has 3 channels; expected 4", [&] { InstanceNorm1d(4)(x); }},
+        {"Bilinear: invalid in1_features (0)", [] { Bilinear(0, 1, 1); }},
+        {"ConvTranspose1d: invalid in_channels (3)", [] { ConvTranspose1d(3, 2, 3, {.groups = 2}); }},
+    };
+    for (const auto& [part, call] : calls) {
+        INFO(part);
+        CHECK_THAT(message_of<InvalidArgument>(call), contains(part));
+    }
+}
+
+TEST_CASE("the rarer layers are their functions, with PyTorch's parameters") {
+    const Tensor x = Tensor::randn({2, 4, 6}), images = Tensor::randn({2, 4, 6, 6});
+    CHECK(InstanceNorm1d(4)(x).to_vector<float>() == instance_norm(x).to_vector<float>());
+    CHECK_FALSE(InstanceNorm2d(4).weight.has_value());
+    CHECK(InstanceNorm2d(4, {.affine = true}).bias.has_value());
+    const ConvTranspose1d up(4, 6, 3, {.stride = 2, .groups = 2});
+    CHECK(up.weight->shape() == Shape{4, 3, 3});
+    CHECK(up(x).to_vector<float>() == conv_transpose1d(x, up.weight, *up.bias, 2, 0, 0, 2).to_vector<float>());
+    const Bilinear both(6, 6, 5);
+    CHECK(both.weight->shape() == Shape{5, 6, 6});
+    CHECK(both(x, x).to_vector<float>() == bilinear(x, x, both.weight, *both.bias).to_vector<float>());
+    const EmbeddingBag bag(7, 3, EmbeddingBagMode::sum);
+    CHECK(bag(Tensor::zeros({2, 4}, DType::i64)).shape() == Shape{2, 3});
+    CHECK(PixelShuffle(2)(images).shape() == Shape{2, 1, 12, 12});
+    CHECK(PixelUnshuffle(2)(images).shape() == Shape{2, 16, 3, 3});
+    CHECK(ChannelShuffle(2)(images).to_vector<float>() == channel_shuffle(images, 2).to_vector<float>());
+    CHECK(AdaptiveMaxPool2d({1, 1})(images).shape() == Shape{2, 4, 1, 1});
+    CHECK(AdaptiveMaxPool1d(3)(x).shape() == Shape{2, 4, 3});
+    CHECK(AdaptiveAvgPool1d(3)(x).shape() == Shape{2, 4, 3});
+    CHECK(AvgPool1d(2)(x).shape() == Shape{2, 4, 3});
+    CHECK(LocalResponseNorm(3)(images).to_vector<float>() == local_response_norm(images, 3).to_vector<float>());
+    CHECK(Unflatten(1, {2, -1})(x).shape() == Shape{2, 2, 2, 6});
+    CHECK(CosineSimilarity(2)(x, x).shape() == Shape{2, 4});
+    CHECK(PairwiseDistance()(x, x).shape() == Shape{2, 4});
+    CHECK(Softmin(1)(x).to_vector<float>() == softmin(x, 1).to_vector<float>());
+    CHECK(Threshold(0.1, 2)(x).to_vector<float>() == threshold(x, 0.1, 2).to_vector<float>());
+    CHECK(Hardtanh()(x).to_vector<float>() == hardtanh(x).to_vector<float>());
+    Dropout1d channels(0.5);
+    CHECK(channels(x).to_vector<float>() != x.to_vector<float>());
+    channels.training = false;
+    CHECK(channels(x).to_vector<float>() == x.to_vector<float>());
+}
