@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lockstep/ops/adadelta.h"
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adamax.h"
 #include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/autograd.h"
@@ -67,6 +70,19 @@ void SgdOptions::check() const {
 void AdamOptions::check() const { check_adam("Adam", *this); }
 
 void AdamWOptions::check() const { check_adam("AdamW", *this); }
+
+void AdamaxOptions::check() const { check_adam("Adamax", *this); }
+
+void RAdamOptions::check() const { check_adam("RAdam", *this); }
+
+void AdadeltaOptions::check() const {
+    const OptionCheck check("Adadelta");
+    check.not_negative("lr", lr);
+    check.not_negative("rho", rho);
+    check.not_negative("eps", eps);
+    check.not_negative("weight_decay", weight_decay);
+    if (rho > 1) throw InvalidArgument(fmt::format("Adadelta: invalid rho ({}); expected [0, 1]", rho));
+}
 
 void RmspropOptions::check() const {
     const OptionCheck check("RMSprop");

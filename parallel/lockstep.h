@@ -1,8 +1,10 @@
 // The umbrella header, which includes the whole API.
 #pragma once
 
+#include "lockstep/ops/adadelta.h"
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adamax.h"
 #include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/any_module.h"
 #include "lockstep/ops/clip_grad.h"
@@ -17,6 +19,7 @@
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/ops/module.h"
 #include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/radam.h"
 #include "lockstep/ops/recurrent.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"

@@ -4,14 +4,18 @@
 #include <cstddef>
 #include <tuple>
 
+#include "lockstep/ops/adadelta.h"
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adamax.h"
+#include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
 
 namespace lockstep {
 
-using UpdateRules = std::tuple<SgdRule, AdamRule, AdamWRule, RmspropRule, AdagradRule>;
+using UpdateRules =
+    std::tuple<SgdRule, AdamRule, AdamWRule, RmspropRule, AdagradRule, AdadeltaRule, AdamaxRule, RAdamRule>;
 
 /// Maximum number of states of a rule.
 constexpr std::size_t max_states = 3;

@@ -8,12 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/adadelta.h"
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adamax.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/lr_schedules.h"
+#include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/autograd.h"
@@ -202,6 +205,17 @@ void all_optimizers() {
                        {.lr = 0.1, .initial_accumulator_value = 0.5});
     optimizer<Adagrad>("Adagrad(p, lr=0.1, eps=1e-4)", {.lr = 0.1, .eps = 1e-4});
     optimizer<Adagrad>("Adagrad(p, maximize=True)", {.maximize = true});
+    optimizer<Adadelta>("Adadelta(p)", {});
+    optimizer<Adadelta>("Adadelta(p, lr=0.5, rho=0.8, eps=1e-4, weight_decay=0.1)",
+                        {.lr = 0.5, .rho = 0.8, .eps = 1e-4, .weight_decay = 0.1});
+    optimizer<Adamax>("Adamax(p)", {});
+    optimizer<Adamax>("Adamax(p, lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1, maximize=True)",
+                      {.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-4, .weight_decay = 0.1, .maximize = true});
+    optimizer<RAdam>("RAdam(p)", {});
+    optimizer<RAdam>("RAdam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1)",
+                     {.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-4, .weight_decay = 0.1});
+    optimizer<RAdam>("RAdam(p, lr=0.02, weight_decay=0.1, decoupled_weight_decay=True, maximize=True)",
+                     {.lr = 0.02, .weight_decay = 0.1, .decoupled_weight_decay = true, .maximize = true});
 }
 
 /// Metric for schedules that depend on one: it falls, then becomes worse permanently.

@@ -4,8 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/adadelta.h"
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adamax.h"
+#include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/error.h"
@@ -142,6 +145,36 @@ TEST_CASE("Adagrad") {
         });
 }
 
+TEST_CASE("Adadelta") {
+    check_both_types(reference::adadelta, {.lr = 1, .eps = 1e-6}, [](Numbers& net) { return Adadelta(net); });
+    check_both_types(reference::adadelta, {.lr = 0.5, .weight_decay = 0.1, .eps = 1e-4, .rho = 0.8, .maximize = true},
+                     [](Numbers& net) {
+                         return Adadelta(net,
+                                         {.lr = 0.5, .rho = 0.8, .eps = 1e-4, .weight_decay = 0.1, .maximize = true});
+                     });
+}
+
+TEST_CASE("Adamax") {
+    check_both_types(reference::adamax, {.lr = 2e-3}, [](Numbers& net) { return Adamax(net); });
+    check_both_types(reference::adamax, {.lr = 0.02, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4},
+                     [](Numbers& net) {
+                         return Adamax(net, {.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-4, .weight_decay = 0.1});
+                     });
+}
+
+TEST_CASE("RAdam") {
+    // The variance is rectified after five updates.
+    check_both_types(reference::radam, {.lr = 1e-3}, [](Numbers& net) { return RAdam(net); });
+    check_both_types(
+        reference::radam, {.lr = 0.02, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4, .maximize = true},
+        [](Numbers& net) {
+            return RAdam(net, {.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-4, .weight_decay = 0.1, .maximize = true});
+        });
+    check_both_types(reference::radam, {.lr = 0.02, .weight_decay = 0.1, .decoupled = true}, [](Numbers& net) {
+        return RAdam(net, {.lr = 0.02, .weight_decay = 0.1, .decoupled_weight_decay = true});
+    });
+}
+
 TEST_CASE("a custom optimizer") {
     check_both_types(reference::lion, {.lr = 0.01, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99},
                      [](Numbers& net) { return Lion(net, {.lr = 0.01, .weight_decay = 0.1}); });
@@ -236,6 +269,8 @@ TEST_CASE("an optimizer rejects invalid settings with an error that begins with 
               AdamW(net, {.betas = {0.9, 1}});
           }) == "AdamW: invalid betas.1 (1); expected at least 0 and below 1");
     CHECK(refused([&] { RMSprop(net, {.alpha = NAN}); }) == "RMSprop: invalid alpha (nan); expected 0 or more");
+    CHECK(refused([&] { Adadelta(net, {.rho = 1.5}); }) == "Adadelta: invalid rho (1.5); expected [0, 1]");
+    CHECK(refused([&] { RAdam(net, {.lr = -1}); }) == "RAdam: invalid lr (-1); expected 0 or more");
     CHECK(refused([&] { Adagrad(net, {.eps = -1}); }) == "Adagrad: invalid eps (-1); expected 0 or more");
     Adam adam_of_net(net);
     CHECK(refused([&] { adam_of_net.set_lr(-1); }) == "Adam: invalid lr (-1); expected 0 or more");

@@ -9,8 +9,11 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/ops/adadelta.h"
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adamax.h"
+#include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data/safetensors.h"
@@ -69,6 +72,9 @@ std::unique_ptr<Optimizer> make_optimizer(Model& model, const std::string& name)
     if (name == "rmsprop")
         return std::make_unique<RMSprop>(model, RmspropOptions{.lr = 1e-3, .momentum = 0.5, .centered = true});
     if (name == "adagrad") return std::make_unique<Adagrad>(model, AdagradOptions{.lr_decay = 0.1});
+    if (name == "adadelta") return std::make_unique<Adadelta>(model);
+    if (name == "adamax") return std::make_unique<Adamax>(model);
+    if (name == "radam") return std::make_unique<RAdam>(model, RAdamOptions{.weight_decay = 0.01});
     if (name == "lion") return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1});
     throw InvalidArgument("there is no optimizer " + name);
 }

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/ops/adadelta.h"
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adamax.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/cuda/channel_sums.h"
 #include "lockstep/ops/cuda/filter.h"
@@ -21,6 +23,7 @@
 #include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/autograd.h"
@@ -285,6 +288,9 @@ TEST_CASE("updates of parameters") {
                   bound);
             check(updated("AdamW", count, [](Net& net) { return AdamW(net, {.lr = 0.02}); }), dtype, bound);
             check(updated("RMSprop", count, [](Net& net) { return RMSprop(net, {.lr = 0.01}); }), dtype, bound);
+            check(updated("Adadelta", count, [](Net& net) { return Adadelta(net, {.lr = 0.5}); }), dtype, bound);
+            check(updated("Adamax", count, [](Net& net) { return Adamax(net, {.lr = 0.01}); }), dtype, bound);
+            check(updated("RAdam", count, [](Net& net) { return RAdam(net, {.lr = 0.01}); }), dtype, bound);
             check(updated("Adagrad", count, [](Net& net) { return Adagrad(net, {.lr = 0.1}); }), dtype, bound);
         }
 }

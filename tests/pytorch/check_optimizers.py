@@ -13,7 +13,7 @@ import sys
 import warnings
 
 import torch
-from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop  # noqa: F401 - the expressions use them
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, RAdam, RMSprop  # noqa: F401 - the expressions use them
 from torch.optim.lr_scheduler import *  # noqa: F401,F403
 
 BOUNDS = {

@@ -10,7 +10,8 @@ namespace lockstep::reference {
 struct OptimizerOptions {
     double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
     double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, alpha = 0.99, lr_decay = 0, initial = 0;
-    bool nesterov = false, maximize = false, amsgrad = false, centered = false;
+    double rho = 0.9;
+    bool nesterov = false, maximize = false, amsgrad = false, centered = false, decoupled = false;
 };
 
 /// One number with its state.
@@ -67,6 +68,41 @@ inline void adagrad(const OptimizerOptions& o, Optimized& x, double gradient) {
     x.first += g * g;
     x.value -= o.lr / (1 + x.steps * o.lr_decay) * g / (std::sqrt(x.first) + o.eps);
     ++x.steps;
+}
+
+inline void adadelta(const OptimizerOptions& o, Optimized& x, double gradient) {
+    const double g = signed_gradient(o, gradient) + o.weight_decay * x.value;
+    x.first = o.rho * x.first + (1 - o.rho) * g * g;
+    const double change = std::sqrt(x.second + o.eps) / std::sqrt(x.first + o.eps) * g;
+    x.second = o.rho * x.second + (1 - o.rho) * change * change;
+    x.value -= o.lr * change;
+}
+
+inline void adamax(const OptimizerOptions& o, Optimized& x, double gradient) {
+    ++x.steps;
+    const double g = signed_gradient(o, gradient) + o.weight_decay * x.value;
+    x.first = o.beta1 * x.first + (1 - o.beta1) * g;
+    x.second = std::max(o.beta2 * x.second, std::abs(g) + o.eps);
+    x.value -= o.lr / (1 - std::pow(o.beta1, x.steps)) * x.first / x.second;
+}
+
+inline void radam(const OptimizerOptions& o, Optimized& x, double gradient) {
+    ++x.steps;
+    double g = signed_gradient(o, gradient);
+    if (o.decoupled)
+        x.value -= o.lr * o.weight_decay * x.value;
+    else
+        g += o.weight_decay * x.value;
+    x.first = o.beta1 * x.first + (1 - o.beta1) * g;
+    x.second = o.beta2 * x.second + (1 - o.beta2) * g * g;
+    const double mean = x.first / (1 - std::pow(o.beta1, x.steps)), power = std::pow(o.beta2, x.steps);
+    const double limit = 2 / (1 - o.beta2) - 1, length = limit - 2 * x.steps * power / (1 - power);
+    if (length > 5) {
+        const double rectified = std::sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length));
+        x.value -= o.lr * mean * rectified * std::sqrt(1 - power) / (std::sqrt(x.second) + o.eps);
+    } else {
+        x.value -= o.lr * mean;
+    }
 }
 
 inline void lion(const OptimizerOptions& o, Optimized& x, double gradient) {
