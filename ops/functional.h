@@ -362,5 +362,11 @@ Tensor dropout3d(const Tensor& x, double p = 0.5, bool training = true);
 Tensor sum_over_shards(const Tensor& x);
 /// Several at once, in one exchange.
 std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors);
+/// The rows of all shards of the batch, in their order, equal on all shards: a contrastive loss compares its rows with
+/// them. x (n, ...) has the batch in dimension 0. The gradient of a row is the sum of those of all shards. Eager use
+/// has one shard. Throws InvalidArgument in microbatches, which have only some rows of the batch.
+Tensor gather_shards(const Tensor& x);
+/// The numbers (n) i64 of the rows of x in the whole batch: gather_shards(x) has row i of x at row_numbers(x)[i].
+Tensor row_numbers(const Tensor& x);
 
 }  // namespace lockstep

@@ -13,7 +13,8 @@ thread_local Trace* current_trace = nullptr;
 std::atomic<std::uint64_t> next_number{1};
 }  // namespace
 
-Trace::Trace(const TraceSettings& settings) : number_(next_number++), settings_(settings) {}
+Trace::Trace(const TraceSettings& settings, std::optional<std::int64_t> batch_rows)
+    : number_(next_number++), settings_(settings), batch_rows_(batch_rows) {}
 
 Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
     Tensor input = tensor_over(buffer(meta.bytes()), meta);
@@ -35,6 +36,10 @@ bool Trace::differs_by_shard(const Tensor& tensor) const { return differs(tensor
 
 void Trace::set_alike(const Tensor& drawn) {
     by_shard_[static_cast<std::size_t>(drawn.impl()->storage->buffer->trace_id())] = false;
+}
+
+void Trace::set_differing(const Tensor& taken) {
+    by_shard_[static_cast<std::size_t>(taken.impl()->storage->buffer->trace_id())] = true;
 }
 
 void Trace::append(Record record) {

@@ -26,7 +26,8 @@ struct TraceSettings {
 /// Collects the records of this thread while a TraceScope is active.
 class Trace {
 public:
-    explicit Trace(const TraceSettings& settings);
+    /// `batch_rows`: rows of all shards; nullopt if the trace is of a microbatch.
+    explicit Trace(const TraceSettings& settings, std::optional<std::int64_t> batch_rows = std::nullopt);
 
     /// Unique among the traces of the process, from 1.
     std::uint64_t number() const { return number_; }
@@ -46,10 +47,18 @@ public:
     std::vector<Record>& commits() { return commits_; }
     int buffers() const { return buffers_; }
     std::uint32_t next_ordinal() { return ordinals_++; }
+    /// Rows of all shards of the batch. From then on, the trace is valid for this number only.
+    std::optional<std::int64_t> batch_rows() const {
+        reads_batch_rows_ = true;
+        return batch_rows_;
+    }
+    bool reads_batch_rows() const { return reads_batch_rows_; }
     /// Whether the value of `tensor` depends on the shard: on inputs, or on random numbers.
     bool differs_by_shard(const Tensor& tensor) const;
     /// Declares that `drawn`, the result of a random operation, is the same on all shards.
     void set_alike(const Tensor& drawn);
+    /// Declares that `taken` depends on the shard, although the inputs of its operation are the same on all shards.
+    void set_differing(const Tensor& taken);
     /// Declares that forward computed gradients of this leaf (grad()), which therefore need not be a parameter.
     void set_differentiated(const Tensor& leaf) { differentiated_.push_back(leaf); }
     bool is_differentiated(const Tensor& leaf) const {
@@ -61,6 +70,8 @@ private:
     bool differs(const Buffer* buffer) const;
     std::uint64_t number_;
     TraceSettings settings_;
+    std::optional<std::int64_t> batch_rows_;
+    mutable bool reads_batch_rows_ = false;
     std::vector<Record> records_;
     std::vector<Record> commits_;
     int buffers_ = 0;

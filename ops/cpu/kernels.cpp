@@ -28,6 +28,7 @@ void register_cpu_kernels(KernelTable& table) {
     cpu::add_statistics_kernels(table);
     cpu::add_sorting_kernels(table);
     cpu::add_scan_kernels(table);
+    cpu::add_shard_row_kernels(table);
     cpu::add_update_kernels(table);
     cpu::add_random_kernels(table);
     cpu::add_gradient_kernels(table);

@@ -31,6 +31,7 @@ void add_softmax_kernels(KernelTable& table);
 void add_statistics_kernels(KernelTable& table);
 void add_sorting_kernels(KernelTable& table);
 void add_scan_kernels(KernelTable& table);
+void add_shard_row_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);

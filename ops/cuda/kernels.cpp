@@ -19,6 +19,7 @@ void lockstep_cuda_kernels(KernelTable& table) {
     cuda::add_statistics_kernels(table);
     cuda::add_sorting_kernels(table);
     cuda::add_scan_kernels(table);
+    cuda::add_shard_row_kernels(table);
     cuda::add_batch_norm_kernels(table);
     cuda::add_layer_norm_kernels(table);
     cuda::add_pooling_kernels(table);

@@ -21,6 +21,7 @@ void add_loss_kernels(KernelTable& table);
 void add_statistics_kernels(KernelTable& table);
 void add_sorting_kernels(KernelTable& table);
 void add_scan_kernels(KernelTable& table);
+void add_shard_row_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);

@@ -50,11 +50,25 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         key.add(with_rows(request.inputs[i], 1)).add(static_cast<bool>(request.wants_gradient[i]));
 }
 
-std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramRequest& request, std::int64_t rows) {
-    Signature own;
-    describe(request, own);
-    own.add(rows).add(generation_);
-    if (const auto* kept = shard_programs_.find(own.bytes())) return *kept;
+TracedRows ProgramCache::rows_of(const ProgramRequest& request, const BatchCut& cut, int shard) const {
+    TracedRows rows{cut.rows_of(shard)};
+    // A cut of one process has its rows only; all processes have the same number.
+    const bool of_one_process = cut.end - cut.first_shard < cut.present;
+    if (!request.microbatch) rows.of_batch = cut.rows * (of_one_process ? parts_.topology.ranks : 1);
+    return rows;
+}
+
+std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramRequest& request, const TracedRows& rows) {
+    const auto key = [&](std::int64_t rows_of_batch) {
+        Signature own;
+        describe(request, own);
+        own.add(rows.of_shard).add(generation_).add(rows_of_batch);
+        return std::string(own.bytes());
+    };
+    constexpr std::int64_t any = -1;
+    // Few programs depend on the rows of the whole batch.
+    for (const std::int64_t rows_of_batch : {any, rows.of_batch.value_or(any)})
+        if (const auto* kept = shard_programs_.find(key(rows_of_batch))) return *kept;
     ++traces_;
     auto traced = std::make_shared<ShardProgram>(
         trace_shard(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_));
@@ -62,7 +76,8 @@ std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramReq
     // A scheduled program has at most two of them, microbatches three. Dropped ones are still owned by their scheduled
     // programs.
     shard_programs_.make_room(3 * parts_.program_cache_size, [](const auto&) { return true; });
-    return shard_programs_.add(own.bytes(), std::move(traced));
+    const bool depends = traced->trace->reads_batch_rows();
+    return shard_programs_.add(key(depends ? rows.of_batch.value_or(any) : any), std::move(traced));
 }
 
 std::shared_ptr<const BatchProgram> ProgramCache::batch_program(const ProgramRequest& request, const BatchCut& cut) {
@@ -70,8 +85,8 @@ std::shared_ptr<const BatchProgram> ProgramCache::batch_program(const ProgramReq
     batch->cut = cut;
     batch->held = parts_.topology.held.among(cut.end);
     batch->pass = request.pass;
-    batch->full = shard_program(request, cut.rows_of(cut.first_shard));
-    batch->last = shard_program(request, cut.rows_of(cut.end - 1));
+    batch->full = shard_program(request, rows_of(request, cut, cut.first_shard));
+    batch->last = shard_program(request, rows_of(request, cut, cut.end - 1));
     if (batch->uneven()) require_matching_spans(*batch->full, *batch->last);
     return batch;
 }
@@ -130,17 +145,17 @@ ProgramCache::Entry ProgramCache::make(const ProgramRequest& request, std::span<
 bool ProgramCache::match(TraceChecks& checks, const ProgramRequest& request,
                          std::span<const std::shared_ptr<const BatchProgram>> batches) const {
     if (request.call.identified && !checks.due()) return true;
-    std::vector<std::pair<const ShardProgram*, std::int64_t>> programs;  // each once, with its rows
-    const auto add = [&programs](const ShardProgram* program, std::int64_t rows) {
+    std::vector<std::pair<const ShardProgram*, TracedRows>> programs;  // each once, with its rows
+    const auto add = [&programs](const ShardProgram* program, const TracedRows& rows) {
         const std::pair entry(program, rows);
         if (std::find(programs.begin(), programs.end(), entry) == programs.end()) programs.push_back(entry);
     };
     for (const auto& batch : batches) {
-        add(batch->full.get(), batch->cut.rows_of(batch->cut.first_shard));
-        add(batch->last.get(), batch->cut.rows_of(batch->cut.end - 1));
+        add(batch->full.get(), rows_of(request, batch->cut, batch->cut.first_shard));
+        add(batch->last.get(), rows_of(request, batch->cut, batch->cut.end - 1));
     }
     const ParameterStore& store = *parts_.memory.store();
-    const auto traced_again = [&](std::int64_t rows) {
+    const auto traced_again = [&](const TracedRows& rows) {
         return trace_forward_again(request, rows, parts_.topology.arithmetic, store, stops_at_nan_);
     };
     if (!request.call.identified)

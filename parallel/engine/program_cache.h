@@ -72,7 +72,8 @@ private:
     void add_to_key(const ReductionSpec& spec);
     /// Adds all parts of the key except rows and reduction.
     void describe(const ProgramRequest& request, Signature& key) const;
-    std::shared_ptr<const ShardProgram> shard_program(const ProgramRequest& request, std::int64_t rows);
+    std::shared_ptr<const ShardProgram> shard_program(const ProgramRequest& request, const TracedRows& rows);
+    TracedRows rows_of(const ProgramRequest& request, const BatchCut& cut, int shard) const;
     /// Whether these are the programs of a request with their key. If a check is due: throws InvalidArgument if host
     /// values that forward or loss read have changed. If one process refuses a call, all do.
     bool match(TraceChecks& checks, const ProgramRequest& request,

@@ -389,15 +389,15 @@ ForwardHalf trace_forward(ShardProgram& program, const ProgramRequest& request, 
 
 }  // namespace
 
-ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+ShardProgram trace_shard(const ProgramRequest& request, const TracedRows& rows, const TraceSettings& settings,
                          const ParameterStore& store, bool stops_at_nan) {
     ShardProgram program;
-    program.trace = std::make_shared<Trace>(settings);
+    program.trace = std::make_shared<Trace>(settings, rows.of_batch);
     Trace& trace = *program.trace;
     const TraceScope scope(trace);
     const Autocast precision(Autocast::dtype_or(settings.autocast));
     CountedWrites writes(trace);
-    const ForwardHalf half = trace_forward(program, request, rows, store, stops_at_nan);
+    const ForwardHalf half = trace_forward(program, request, rows.of_shard, store, stops_at_nan);
     require_own_buffers(trace.commits(), store);
     const std::vector<std::shared_ptr<Storage>>& written = writes.storages();
     defer_to_commits(trace.records(), trace.commits());
@@ -410,7 +410,7 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
         BackwardTracer tracer(program, parameters, half.inputs, request.measured);
         tracer.run(half.roots, half.gradients);
         if (tracer.squares().defined())
-            program.squares = operand_of(squares_over_shards(tracer.squares(), rows, half.scale));
+            program.squares = operand_of(squares_over_shards(tracer.squares(), rows.of_shard, half.scale));
     }
     program.records = std::move(trace.records());
     share_conversions(program);
@@ -425,15 +425,15 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     return program;
 }
 
-ForwardTrace trace_forward_again(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+ForwardTrace trace_forward_again(const ProgramRequest& request, const TracedRows& rows, const TraceSettings& settings,
                                  const ParameterStore& store, bool stops_at_nan) {
     ShardProgram program;
-    program.trace = std::make_shared<Trace>(settings);
+    program.trace = std::make_shared<Trace>(settings, rows.of_batch);
     const TraceScope scope(*program.trace);
     const Autocast precision(Autocast::dtype_or(settings.autocast));
     const HostRandomScope random;
     const CountedWrites writes(*program.trace);
-    (void)trace_forward(program, request, rows, store, stops_at_nan);
+    (void)trace_forward(program, request, rows.of_shard, store, stops_at_nan);
     return *program.forward;
 }
 

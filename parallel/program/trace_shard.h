@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lockstep/ops/model_call.h"
@@ -27,13 +28,20 @@ struct ProgramRequest {
 /// `input` with another number of rows.
 TensorMeta with_rows(const TensorMeta& input, std::int64_t rows);
 
+/// Rows of a shard, and those of all shards of its batch; the latter are unknown for microbatches.
+struct TracedRows {
+    std::int64_t of_shard = 0;
+    std::optional<std::int64_t> of_batch = {};
+    bool operator==(const TracedRows&) const = default;
+};
+
 /// Traces the call for shards of `rows` rows. `stops_at_nan`: a non-finite loss is reported.
-ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+ShardProgram trace_shard(const ProgramRequest& request, const TracedRows& rows, const TraceSettings& settings,
                          const ParameterStore& store, bool stops_at_nan);
 
 /// Traces forward and loss of such a call again, for comparison (trace_check.h). Random draws and counters of the
 /// library are restored.
-ForwardTrace trace_forward_again(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+ForwardTrace trace_forward_again(const ProgramRequest& request, const TracedRows& rows, const TraceSettings& settings,
                                  const ParameterStore& store, bool stops_at_nan);
 
 }  // namespace lockstep

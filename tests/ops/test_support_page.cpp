@@ -406,6 +406,8 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"bernoulli", [](const Tensor& x) { bernoulli(x); }},
         {"normal", [](const Tensor& x) { normal(x, x); }},
         {"sum_over_shards", [](const Tensor& x) { sum_over_shards(x); }},
+        {"gather_shards", [](const Tensor& x) { gather_shards(x); }},
+        {"row_numbers", [](const Tensor& x) { row_numbers(x); }},
     };
 }
 

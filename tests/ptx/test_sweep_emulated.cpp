@@ -21,6 +21,7 @@
 #include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/ops/internal/shard_rows.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/radam.h"
@@ -363,6 +364,25 @@ TEST_CASE("every dtype is copied, filled, padded, concatenated and converted to 
                 y.slice(0, 0, 7, 2).fill_(0);
                 return y;
             });
+        }
+}
+
+TEST_CASE("rows of a shard among those of the batch") {
+    for (const DType dtype : {DType::f16, DType::f32, DType::f64})
+        for (const std::int64_t columns : {1, 300}) {
+            const Input own{{3, columns}, Values::any, false}, all{{7, columns}, Values::any, false};
+            check({"place_shard_rows",
+                   {own},
+                   [&](const auto& in) {
+                       return apply_one(PlaceShardRows{}, {in[0]}, TensorMeta::contiguous(in[0].dtype(), {7, columns}));
+                   }},
+                  dtype, dtype == DType::f16 ? 0x1p-10 : 1e-7);
+            check({"take_shard_rows",
+                   {all},
+                   [&](const auto& in) {
+                       return apply_one(TakeShardRows{}, {in[0]}, TensorMeta::contiguous(in[0].dtype(), {3, columns}));
+                   }},
+                  dtype, dtype == DType::f16 ? 0x1p-10 : 1e-7);
         }
 }
 
