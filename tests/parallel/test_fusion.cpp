@@ -124,7 +124,7 @@ std::vector<std::string> operations() {
     };
     const std::vector<TensorMeta> inputs{TensorMeta::contiguous(DType::f32, {4, 1, 28, 28}, true)};
     const ShardProgram program =
-        trace_shard({call, Pass::training, inputs, {false}}, 4, {.prototype = Device::cpu(0)}, store, true);
+        trace_shard({call, Pass::training, inputs, {false}}, {4, 4}, {.prototype = Device::cpu(0)}, store, true);
     std::vector<std::string> names;
     for (const Record& record : program.records) names.emplace_back(record.operation->name());
     for (const Delivery& delivery : program.deliveries) {
