@@ -227,6 +227,8 @@ struct Triple {
 // Convolution and pooling of volumes x (N, C, D, H, W); weight (K, C / groups, kd, kh, kw).
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Triple stride = 1, Triple padding = 0,
               Triple dilation = 1, std::int64_t groups = 1);
+Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Triple stride = 1,
+                        Triple padding = 0, Triple output_padding = 0, std::int64_t groups = 1, Triple dilation = 1);
 Tensor max_pool3d(const Tensor& x, Triple kernel_size, std::optional<Triple> stride = std::nullopt, Triple padding = 0);
 Tensor avg_pool3d(const Tensor& x, Triple kernel_size, std::optional<Triple> stride = std::nullopt, Triple padding = 0,
                   bool count_include_pad = true);

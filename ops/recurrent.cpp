@@ -29,6 +29,14 @@ detail::CellState gru_step(const detail::CellParameters& w, const Tensor& x, con
     return {next + update * (before.hidden - next), {}};
 }
 
+detail::CellState tanh_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
+    return {tanh(linear(x, w.weight_ih, w.bias_ih) + linear(before.hidden, w.weight_hh, w.bias_hh)), {}};
+}
+
+detail::CellState relu_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
+    return {relu(linear(x, w.weight_ih, w.bias_ih) + linear(before.hidden, w.weight_hh, w.bias_hh)), {}};
+}
+
 /// An initial state of this shape: `given`, or zeros.
 Tensor initial(const char* layer, const char* what, const Tensor& given, const Tensor& x, const Shape& shape) {
     if (!given.defined()) return tagged(Tensor::zeros(shape, x.dtype(), x.device()), x.is_batch());
@@ -119,6 +127,11 @@ GruResult GRU::forward(const Tensor& x, const Tensor& h_0) const {
     return {made.output, made.hidden};
 }
 
+RnnResult RNN::forward(const Tensor& x, const Tensor& h_0) const {
+    const Run made = run(x, h_0, {}, false, nonlinearity == Nonlinearity::tanh ? tanh_step : relu_step);
+    return {made.output, made.hidden};
+}
+
 // ---- cells ------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -167,6 +180,11 @@ LstmState LSTMCell::forward(const Tensor& x, const LstmState& before) const {
 Tensor GRUCell::forward(const Tensor& x, const Tensor& before) const {
     const std::vector<Tensor> in = operands(x, before, {}, false);
     return gru_step(parameters(), in[0], {in[1], {}}).hidden;
+}
+
+Tensor RNNCell::forward(const Tensor& x, const Tensor& before) const {
+    const std::vector<Tensor> in = operands(x, before, {}, false);
+    return (nonlinearity == Nonlinearity::tanh ? tanh_step : relu_step)(parameters(), in[0], {in[1], {}}).hidden;
 }
 
 }  // namespace lockstep

@@ -31,7 +31,7 @@ struct RecurrentOptions {
     bool bidirectional = false;
 };
 
-/// Base of LSTM and GRU. It has the parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, ... of every
+/// Base of LSTM, GRU and RNN. It has the parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, ... of every
 /// layer and direction, with a block of hidden_size rows for each gate. All ~ U(-1/sqrt(hidden_size),
 /// 1/sqrt(hidden_size)).
 class RecurrentLayer {
@@ -107,7 +107,33 @@ struct GRU : RecurrentLayer {
     GruResult operator()(const Tensor& x, const Tensor& h_0 = {}) const { return forward(x, h_0); }
 };
 
-/// Base of LSTMCell and GRUCell, which compute one position. All parameters ~ U(-1/sqrt(hidden_size),
+/// Function of the sums in RNN and RNNCell.
+enum class Nonlinearity : std::uint8_t { tanh, relu };
+
+/// Result of RNN.
+struct RnnResult {
+    Tensor output;  ///< (N, L, D hidden)
+    Tensor h_n;     ///< (N, layers D, hidden)
+};
+
+/// torch.nn.RNN: h = tanh(weight_ih x + bias_ih + weight_hh h + bias_hh), or ReLU in place of tanh; see LSTM.
+struct RNN : RecurrentLayer {
+    /// Throws InvalidArgument.
+    RNN(std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& how = {},
+        Nonlinearity function = Nonlinearity::tanh)
+        : RecurrentLayer("RNN", 1, input_size, hidden_size, how), nonlinearity(function) {}
+
+    Nonlinearity nonlinearity;
+
+    RnnResult forward(const Tensor& x, const Tensor& h_0 = {}) const;
+    RnnResult operator()(const Tensor& x, const Tensor& h_0 = {}) const { return forward(x, h_0); }
+    void describe(Signature& signature) const {
+        RecurrentLayer::describe(signature);
+        signature.add(nonlinearity);
+    }
+};
+
+/// Base of LSTMCell, GRUCell and RNNCell, which compute one position. All parameters ~ U(-1/sqrt(hidden_size),
 /// 1/sqrt(hidden_size)).
 struct RecurrentCell {
     Parameter weight_ih;                        ///< (gates hidden_size, input_size)
@@ -152,6 +178,19 @@ struct GRUCell : RecurrentCell {
 
     Tensor forward(const Tensor& x, const Tensor& before = {}) const;
     Tensor operator()(const Tensor& x, const Tensor& before = {}) const { return forward(x, before); }
+};
+
+/// torch.nn.RNNCell; see LSTMCell and RNN.
+struct RNNCell : RecurrentCell {
+    RNNCell(std::int64_t input_size, std::int64_t hidden_size, bool bias = true,
+            Nonlinearity function = Nonlinearity::tanh)
+        : RecurrentCell("RNNCell", 1, input_size, hidden_size, bias), nonlinearity(function) {}
+
+    Nonlinearity nonlinearity;
+
+    Tensor forward(const Tensor& x, const Tensor& before = {}) const;
+    Tensor operator()(const Tensor& x, const Tensor& before = {}) const { return forward(x, before); }
+    void describe(Signature& signature) const { signature.add(nonlinearity); }
 };
 
 }  // namespace lockstep

@@ -69,6 +69,49 @@ Tensor conv3d(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
     return tagged(made, x.is_batch());
 }
 
+Tensor conv_transpose3d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Triple stride,
+                        Triple padding, Triple output_padding, std::int64_t groups, Triple dilation) {
+    constexpr const char* name = "conv_transpose3d";
+    const CheckedArgs call(name, {arg::floating("input", given_x), arg::floating("weight", given_weight),
+                                  arg::optional("bias", given_bias)});
+    const Tensor x = widened(call[0]), weight = widened(call[1]);
+    checks::dims(name, "input", x, 5, volumes);
+    checks::dims(name, "weight", weight, 5, "(C, K / groups, kd, kh, kw)");
+    checks::vector_of(name, "bias", call[2], weight.size(1) * groups, "channel");
+    const std::int64_t taps = weight.size(2), n = x.size(0), depth = x.size(2);
+    if (stride.d < 1 || dilation.d < 1 || padding.d < 0 || output_padding.d < 0 ||
+        (output_padding.d >= stride.d && output_padding.d >= dilation.d) || taps < 1 || depth < 1)
+        throw InvalidArgument(fmt::format(
+            "{}: invalid stride ({}), padding ({}), output_padding ({}) or dilation ({}) of the depth; expected a "
+            "positive "
+            "stride and dilation, padding of 0 or more, and output_padding below the stride or the dilation",
+            name, stride.d, padding.d, output_padding.d, dilation.d));
+    const std::int64_t spread = (depth - 1) * stride.d + 1;
+    const std::int64_t out_depth = spread - 2 * padding.d + dilation.d * (taps - 1) + output_padding.d;
+    if (out_depth < 1)
+        throw InvalidArgument(
+            fmt::format("{}: padding {} of the depth leaves nothing of input {}; expected less padding", name,
+                        padding.d, x.shape().str()));
+
+    const Tensor images = x.transpose(1, 2).tag_batch(false).reshape({n * depth, x.size(1), x.size(3), x.size(4)});
+    Tensor y;
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+        const Tensor made = conv_transpose2d(images, weight.select(2, tap), {}, of_planes(stride), of_planes(padding),
+                                             of_planes(output_padding), groups, of_planes(dilation));
+        const std::int64_t channels = made.size(1), h = made.size(2), w = made.size(3);
+        Tensor part = made.reshape({n, depth, channels, h * w}).transpose(1, 2);  // (N, K, D, H' W')
+        if (stride.d > 1)                                                         // zeros between the planes
+            part = pad(part.unsqueeze(3), {0, 0, 0, stride.d - 1})
+                       .reshape({n, channels, depth * stride.d, h * w})
+                       .slice(2, 0, spread);
+        const std::int64_t first = tap * dilation.d - padding.d;
+        part = pad(part, {0, 0, first, out_depth - first - spread}).reshape({n, channels, out_depth, h, w});
+        y = y.defined() ? y + part : part;
+    }
+    if (call[2].defined()) y = y + widened(call[2]).reshape({call[2].size(0), 1, 1, 1});
+    return tagged(y.to(call[0].dtype()), call[0].is_batch());
+}
+
 Tensor max_pool3d(const Tensor& given, Triple kernel_size, std::optional<Triple> step, Triple padding) {
     const CheckedArgs call("max_pool3d", {arg::floating("input", given)});
     const Tensor& x = call[0];

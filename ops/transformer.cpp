@@ -55,6 +55,10 @@ Tensor joined_mask(const AttentionMasks& masks, const Tensor& query, const Tenso
     return where(attended, mask, -std::numeric_limits<double>::infinity());
 }
 
+Tensor activated(const Tensor& x, const TransformerEncoderLayerOptions& options) {
+    return options.activation == TransformerEncoderLayerOptions::Activation::gelu ? gelu(x) : relu(x);
+}
+
 }  // namespace
 
 MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t heads,
@@ -105,9 +109,7 @@ TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int6
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
     const auto attention = [&](const Tensor& y) { return dropout1.forward(self_attn.forward(y, y, y, masks)); };
     const auto feed_forward = [&](const Tensor& y) {
-        const Tensor hidden = linear1.forward(y);
-        const bool smooth = options.activation == TransformerEncoderLayerOptions::Activation::gelu;
-        return dropout2.forward(linear2.forward(dropout.forward(smooth ? gelu(hidden) : relu(hidden))));
+        return dropout2.forward(linear2.forward(dropout.forward(activated(linear1.forward(y), options))));
     };
     if (options.norm_first) {
         const Tensor y = x + attention(norm1.forward(x));
@@ -127,6 +129,54 @@ TransformerEncoder::TransformerEncoder(const TransformerEncoderLayer& layer, int
 Tensor TransformerEncoder::forward(const Tensor& x, const AttentionMasks& masks) const {
     Tensor y = x;
     for (const TransformerEncoderLayer& layer : layers) y = layer.forward(y, masks);
+    return norm ? norm->forward(y) : y;
+}
+
+TransformerDecoderLayer::TransformerDecoderLayer(std::int64_t d_model, std::int64_t nhead,
+                                                 const TransformerDecoderLayerOptions& o)
+    : self_attn(d_model, nhead, {o.dropout, o.bias}),
+      multihead_attn(d_model, nhead, {o.dropout, o.bias}),
+      linear1(d_model, o.dim_feedforward, o.bias),
+      dropout(o.dropout),
+      linear2(o.dim_feedforward, d_model, o.bias),
+      norm1(d_model, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      norm2(d_model, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      norm3(d_model, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      dropout1(o.dropout),
+      dropout2(o.dropout),
+      dropout3(o.dropout),
+      options(o) {}
+
+Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks,
+                                        const AttentionMasks& memory_masks) const {
+    const auto to_itself = [&](const Tensor& y) { return dropout1.forward(self_attn.forward(y, y, y, masks)); };
+    const auto to_memory = [&](const Tensor& y) {
+        return dropout2.forward(multihead_attn.forward(y, memory, memory, memory_masks));
+    };
+    const auto feed_forward = [&](const Tensor& y) {
+        return dropout3.forward(linear2.forward(dropout.forward(activated(linear1.forward(y), options))));
+    };
+    if (options.norm_first) {
+        const Tensor y = x + to_itself(norm1.forward(x));
+        const Tensor z = y + to_memory(norm2.forward(y));
+        return z + feed_forward(norm3.forward(z));
+    }
+    const Tensor y = norm1.forward(x + to_itself(x));
+    const Tensor z = norm2.forward(y + to_memory(y));
+    return norm3.forward(z + feed_forward(z));
+}
+
+TransformerDecoder::TransformerDecoder(const TransformerDecoderLayer& layer, int num_layers,
+                                       std::optional<LayerNorm> last)
+    : norm(std::move(last)) {
+    require_positive("TransformerDecoder", "num_layers", num_layers);
+    for (int i = 0; i < num_layers; ++i) layers.push_back(layer);
+}
+
+Tensor TransformerDecoder::forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks,
+                                   const AttentionMasks& memory_masks) const {
+    Tensor y = x;
+    for (const TransformerDecoderLayer& layer : layers) y = layer.forward(y, memory, masks, memory_masks);
     return norm ? norm->forward(y) : y;
 }
 

@@ -91,4 +91,51 @@ struct TransformerEncoder {
     Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const { return forward(x, masks); }
 };
 
+using TransformerDecoderLayerOptions = TransformerEncoderLayerOptions;
+
+/// torch.nn.TransformerDecoderLayer: attention of x to itself, then to `memory`, and two linear layers, each added to
+/// its input.
+struct TransformerDecoderLayer {
+    TransformerDecoderLayer(std::int64_t d_model, std::int64_t nhead,
+                            const TransformerDecoderLayerOptions& options = {});
+
+    MultiheadAttention self_attn, multihead_attn;
+    Linear linear1;
+    Dropout dropout;
+    Linear linear2;
+    LayerNorm norm1, norm2, norm3;
+    Dropout dropout1, dropout2, dropout3;
+    TransformerDecoderLayerOptions options;
+    LOCKSTEP_MEMBERS(self_attn, multihead_attn, linear1, dropout, linear2, norm1, norm2, norm3, dropout1, dropout2,
+                     dropout3)
+
+    /// x (N, L, d_model), memory (N, S, d_model); masks of the attention to x and to the memory.
+    Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
+                   const AttentionMasks& memory_masks = {}) const;
+    Tensor operator()(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
+                      const AttentionMasks& memory_masks = {}) const {
+        return forward(x, memory, masks, memory_masks);
+    }
+    void describe(Signature& signature) const { signature.add(options.activation).add(options.norm_first); }
+};
+
+/// torch.nn.TransformerDecoder; see TransformerEncoder.
+struct TransformerDecoder {
+    /// Throws InvalidArgument for fewer than one layer.
+    TransformerDecoder(const TransformerDecoderLayer& layer, int num_layers,
+                       std::optional<LayerNorm> last = std::nullopt);
+
+    std::vector<TransformerDecoderLayer> layers;
+    std::optional<LayerNorm> norm;
+    LOCKSTEP_MEMBERS(layers, norm)
+
+    /// x (N, L, d_model), memory (N, S, d_model).
+    Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
+                   const AttentionMasks& memory_masks = {}) const;
+    Tensor operator()(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
+                      const AttentionMasks& memory_masks = {}) const {
+        return forward(x, memory, masks, memory_masks);
+    }
+};
+
 }  // namespace lockstep

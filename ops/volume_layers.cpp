@@ -34,7 +34,32 @@ Tensor conv3d_weight(std::int64_t in, std::int64_t out, const Triple& window, co
                           conv3d_bound(in, window, options.groups));
 }
 
+Tensor conv_transpose3d_weight(std::int64_t in, std::int64_t out, const Triple& window,
+                               const ConvTranspose3dOptions& options) {
+    constexpr const char* name = "ConvTranspose3d";
+    require_positive(name, "in_channels", in);
+    require_positive(name, "out_channels", out);
+    require_window(name, window, options.stride, options.padding);
+    require_triple(name, "output_padding", options.output_padding, 0);
+    require_triple(name, "dilation", options.dilation, 1);
+    require_groups(name, in, out, options.groups);
+    return uniform_values({in, out / options.groups, window.d, window.h, window.w},
+                          conv3d_bound(out, window, options.groups));
+}
+
 }  // namespace
+
+ConvTranspose3d::ConvTranspose3d(std::int64_t in_channels, std::int64_t out_channels, Triple kernel_size,
+                                 const ConvTranspose3dOptions& how)
+    : weight(conv_transpose3d_weight(in_channels, out_channels, kernel_size, how)), options(how) {
+    if (options.bias)
+        bias.emplace(uniform_values({out_channels}, conv3d_bound(out_channels, kernel_size, options.groups)));
+}
+
+Tensor ConvTranspose3d::forward(const Tensor& x) const {
+    return conv_transpose3d(x, weight, value_or_none(bias), options.stride, options.padding, options.output_padding,
+                            options.groups, options.dilation);
+}
 
 Conv3d::Conv3d(std::int64_t in_channels, std::int64_t out_channels, Triple kernel_size, const Conv3dOptions& options)
     : weight(conv3d_weight(in_channels, out_channels, kernel_size, options)),

@@ -47,6 +47,34 @@ struct Conv3d {
     }
 };
 
+struct ConvTranspose3dOptions {
+    Triple stride = 1;
+    Triple padding = 0;
+    Triple output_padding = 0;
+    std::int64_t groups = 1;  ///< divides both numbers of channels
+    bool bias = true;
+    Triple dilation = 1;
+};
+
+/// torch.nn.ConvTranspose3d. weight (in, out / groups, kd, kh, kw) and bias (out) ~ U(-1/sqrt(n), 1/sqrt(n)), with
+/// n = out / groups kd kh kw.
+struct ConvTranspose3d {
+    ConvTranspose3d(std::int64_t in_channels, std::int64_t out_channels, Triple kernel_size,
+                    const ConvTranspose3dOptions& options = {});
+
+    Parameter weight;
+    std::optional<Parameter> bias;
+    ConvTranspose3dOptions options;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        detail::add_triples(signature, {options.stride, options.padding, options.output_padding, options.dilation});
+        signature.add(options.groups);
+    }
+};
+
 /// torch.nn.MaxPool3d; the stride is the window unless given.
 struct MaxPool3d : PlainLayer {
     explicit MaxPool3d(Triple window, std::optional<Triple> step = std::nullopt, Triple margin = 0);

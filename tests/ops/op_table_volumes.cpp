@@ -53,6 +53,26 @@ Array convolved(const std::vector<Array>& in, const VolumeWindows& windows, std:
     return y;
 }
 
+/// `windows` lead from the result to x: every element of x adds its products to the window at its place.
+Array transposed(const std::vector<Array>& in, const VolumeWindows& windows, const Sizes& shape,
+                 std::ptrdiff_t groups) {
+    const Array &x = in[0], &weight = in[1];
+    const std::ptrdiff_t each = weight.shape[1], taps = weight.size() / (weight.shape[0] * each);
+    Array y(shape);
+    reference::for_each_index(x.shape, [&](const Sizes& at) {
+        const double value = x[reference::position(x.shape, at)];
+        for (std::ptrdiff_t k = 0; k < each; ++k)
+            windows.for_taps(shape, at, at[1] / (x.shape[1] / groups) * each + k,
+                             [&](std::ptrdiff_t tap, std::ptrdiff_t to) {
+                                 if (to >= 0) y[to] += value * weight[(at[1] * each + k) * taps + tap];
+                             });
+    });
+    const std::ptrdiff_t inner = shape[2] * shape[3] * shape[4];
+    if (in.size() > 2)
+        for (std::ptrdiff_t i = 0; i < y.size(); ++i) y[i] += in[2][i / inner % shape[1]];
+    return y;
+}
+
 /// finish(sum, largest, taps inside, taps) of every window.
 template <class Finish>
 Array pooled(const Array& x, const VolumeWindows& windows, const Finish& finish) {
@@ -76,6 +96,21 @@ Array pooled(const Array& x, const VolumeWindows& windows, const Finish& finish)
 }  // namespace
 
 void add_volumes(Table& table) {
+    add_function(
+        table, "F.conv_transpose3d(a, b, c)", {{{2, 2, 3, 2, 3}}, {{2, 3, 2, 3, 2}}, {{3}}},
+        [](const auto& in) { return conv_transpose3d(in[0], in[1], in[2]); },
+        [](const std::vector<Array>& in) {
+            return transposed(in, {{2, 3, 2}, {1, 1, 1}, {0, 0, 0}}, {2, 3, 4, 4, 4}, 1);
+        });
+    add_function(
+        table, "F.conv_transpose3d(a, b, c, (2, 1, 2), (1, 1, 0), (1, 0, 1), 2, (1, 2, 1))",
+        {{{2, 4, 2, 3, 2}}, {{4, 1, 3, 2, 2}}, {{2}}},
+        [](const auto& in) {
+            return conv_transpose3d(in[0], in[1], in[2], {2, 1, 2}, {1, 1, 0}, {1, 0, 1}, 2, {1, 2, 1});
+        },
+        [](const std::vector<Array>& in) {
+            return transposed(in, {{3, 2, 2}, {2, 1, 2}, {1, 1, 0}, {1, 2, 1}}, {2, 2, 4, 3, 5}, 2);
+        });
     add_function(
         table, "F.conv3d(a, b, c)", {{{2, 2, 3, 4, 4}}, {{3, 2, 2, 3, 2}}, {{3}}},
         [](const auto& in) { return conv3d(in[0], in[1], in[2]); },

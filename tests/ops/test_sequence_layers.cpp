@@ -37,7 +37,7 @@ Row affine(const Array& weight, const Array& bias, const Row& x) {
     return y;
 }
 
-/// One step of a cell with `gates` gates; the state is hidden, then cell for an LSTM.
+/// One step of a cell with `gates` gates (1: RNN with tanh); the state is hidden, then cell for an LSTM.
 Rows stepped(const std::vector<Array>& cell, int gates, const Row& x, const Rows& state) {
     const Array none;
     const Row of_x = affine(cell[0], cell.size() > 2 ? cell[2] : none, x);
@@ -49,6 +49,8 @@ Rows stepped(const std::vector<Array>& cell, int gates, const Row& x, const Rows
         if (gates == 4) {
             next[1][i] = sigmoid_of(both(1)) * state[1][i] + sigmoid_of(both(0)) * std::tanh(both(2));
             next[0][i] = sigmoid_of(both(3)) * std::tanh(next[1][i]);
+        } else if (gates == 1) {
+            next[0][i] = std::tanh(both(0));
         } else {
             const double update = sigmoid_of(both(1));
             const double made = std::tanh(of_x[2 * size + i] + sigmoid_of(both(0)) * of_h[2 * size + i]);
@@ -107,7 +109,7 @@ void check_near(const Row& found, const Row& expected, double bound) {
     }
 }
 
-/// Results and gradients of an LSTM or GRU. `states`: h_n, and c_n of an LSTM.
+/// Results and gradients of an LSTM, GRU or RNN. `states`: h_n, and c_n of an LSTM.
 template <class Layer>
 void check_recurrent(Layer& layer, int gates, std::int64_t hidden, const RecurrentOptions& options,
                      const std::function<std::vector<Tensor>(const Tensor&)>& states) {
@@ -155,7 +157,7 @@ std::vector<std::string> names_of(auto& layer) {
 
 }  // namespace
 
-TEST_CASE("LSTM and GRU compute PyTorch's formulas, with several layers and both directions") {
+TEST_CASE("LSTM, GRU and RNN compute PyTorch's formulas, with several layers and both directions") {
     manual_seed(31);
     for (const RecurrentOptions& options : {RecurrentOptions{}, RecurrentOptions{.num_layers = 2, .bias = false},
                                             RecurrentOptions{.num_layers = 2, .bidirectional = true}}) {
@@ -166,6 +168,8 @@ TEST_CASE("LSTM and GRU compute PyTorch's formulas, with several layers and both
         });
         GRU gru(3, 2, options);
         check_recurrent(gru, 3, 2, options, [&](const Tensor& x) { return std::vector<Tensor>{gru.forward(x).h_n}; });
+        RNN rnn(3, 2, options);
+        check_recurrent(rnn, 1, 2, options, [&](const Tensor& x) { return std::vector<Tensor>{rnn.forward(x).h_n}; });
     }
 }
 
@@ -314,6 +318,59 @@ TEST_CASE("TransformerEncoderLayer adds attention and two linear layers to its i
         const Tensor expected =
             norm_first ? middle + forward(layer.norm2(middle)) : layer.norm2(middle + forward(middle));
         CHECK(layer(x).to_vector<float>() == expected.to_vector<float>());
+    }
+}
+
+TEST_CASE("TransformerDecoderLayer adds attention to itself and to a memory, and two linear layers") {
+    manual_seed(37);
+    for (const bool norm_first : {false, true}) {
+        TransformerDecoderLayer layer(6, 2, {.dim_feedforward = 5, .dropout = 0, .norm_first = norm_first});
+        CHECK(names_of(layer).size() == 18);
+        CHECK(names_of(layer)[4] == "multihead_attn.in_proj_weight");
+        CHECK(names_of(layer)[8] == "linear1.weight");
+        CHECK(names_of(layer).back() == "norm3.bias");
+        const Tensor x = Tensor::randn({2, 4, 6}), memory = Tensor::randn({2, 5, 6});
+        const AttentionMasks causal{.is_causal = true};
+        const Tensor padding = Tensor::from(std::vector<std::int64_t>{0, 0, 0, 1, 1, 0, 1, 0, 0, 0}, {2, 5}) > 0;
+        const auto itself = [&](const Tensor& y) { return layer.self_attn(y, y, y, causal); };
+        const auto other = [&](const Tensor& y) {
+            return layer.multihead_attn(y, memory, memory, {.key_padding_mask = padding});
+        };
+        const auto forward = [&](const Tensor& y) { return layer.linear2(relu(layer.linear1(y))); };
+        const auto added = [&](const LayerNorm& norm, const Tensor& y, const auto& part) {
+            return norm_first ? y + part(norm(y)) : norm(y + part(y));
+        };
+        const Tensor expected = added(layer.norm3, added(layer.norm2, added(layer.norm1, x, itself), other), forward);
+        CHECK(layer(x, memory, causal, {.key_padding_mask = padding}).to_vector<float>() ==
+              expected.to_vector<float>());
+        // A key that is ignored has no effect.
+        const Tensor changed = where(padding.unsqueeze(2), memory + 1, memory);
+        CHECK(layer(x, changed, causal, {.key_padding_mask = padding}).to_vector<float>() ==
+              expected.to_vector<float>());
+
+        const TransformerDecoder decoder(layer, 2, LayerNorm(6));
+        CHECK(decoder(x, memory, causal).to_vector<float>() ==
+              LayerNorm(6)(layer(layer(x, memory, causal), memory, causal)).to_vector<float>());
+    }
+    CHECK_THROWS_AS(TransformerDecoder(TransformerDecoderLayer(6, 2), 0), InvalidArgument);
+}
+
+TEST_CASE("RNNCell is the step of RNN, with tanh or ReLU") {
+    manual_seed(38);
+    for (const Nonlinearity function : {Nonlinearity::tanh, Nonlinearity::relu}) {
+        RNN rnn(3, 4, {}, function);
+        RNNCell cell(3, 4, true, function);
+        const auto target = named_tensors(cell), source = named_tensors(rnn);
+        for (std::size_t i = 0; i < target.size(); ++i)
+            target[i].member->tensor().detach().copy_(source[i].member->tensor());
+        const Tensor x = Tensor::randn({2, 5, 3}), output = rnn(x).output;
+        Tensor hidden;
+        for (std::int64_t t = 0; t < 5; ++t) {
+            hidden = cell(x.select(1, t), hidden);
+            CHECK(hidden.to_vector<float>() == output.select(1, t).to_vector<float>());
+        }
+        const bool positive = amin(output).item() >= 0;
+        CHECK(positive == (function == Nonlinearity::relu));
     }
 }
 

@@ -280,6 +280,10 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
          [=](const Tensor& x) {
              conv3d(as_image(x).unsqueeze(2), weights(x, {2, 2, 1, 1, 1}));
          }},
+        {"conv_transpose3d",
+         [=](const Tensor& x) {
+             conv_transpose3d(as_image(x).unsqueeze(2), weights(x, {2, 2, 1, 1, 1}));
+         }},
         {"max_pool3d",
          [=](const Tensor& x) {
              max_pool3d(as_image(x).unsqueeze(2), {1, 2, 2});

@@ -380,6 +380,8 @@ void add_approximations(Operations& all) {
     add(all, "tanh.approx.f32", Issue::special, [](float a) { return static_cast<float>(std::tanh(upcast(a))); });
     for (const char* division : {"div.approx.f32", "div.full.f32"})
         add(all, division, Issue::special, [](float a, float b) { return static_cast<float>(upcast(a) / upcast(b)); });
+    add(all, "div.approx.ftz.f32", Issue::special,
+        [](float a, float b) { return flushed(static_cast<float>(upcast(flushed(a)) / upcast(flushed(b)))); });
     // Only the upper word of the f64 is read, and the lower word of the result is zero.
     add(all, "rcp.approx.ftz.f64", Issue::special, [](double a) {
         const double input = upper_word(a);
