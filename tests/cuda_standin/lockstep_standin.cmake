@@ -15,9 +15,10 @@ if(LOCKSTEP_STANDIN_NCCL)
   target_sources(lockstep_standin PRIVATE ${nccl_sources})
   set(compiled_here "(cuda|nccl)")
 endif()
+set(replaced "(${compiled_here}/[^/]*|in_library.cpp.o)")
 foreach(library ${LOCKSTEP_LIBRARIES} ${LOCKSTEP_BACKEND_LIBRARIES})
   target_sources(lockstep_standin PRIVATE
-    $<FILTER:$<TARGET_OBJECTS:${library}>,EXCLUDE,/${library}.dir/.*/(${compiled_here}/[^/]*|in_library.cpp.o)$>)
+    $<FILTER:$<TARGET_OBJECTS:${library}>,EXCLUDE,/${library}.dir/.*/${replaced}$>)
 endforeach()
 target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_standin
