@@ -45,7 +45,7 @@ if(LOCKSTEP_SAMPLES)
   foreach(tool lockstep-run lockstep-info)
     set_target_properties(${tool} PROPERTIES INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
     install(TARGETS ${tool} RUNTIME COMPONENT tools)
-    if(NOT CMAKE_CROSSCOMPILING)
+    if(NOT CMAKE_CROSSCOMPILING AND NOT LOCKSTEP_SANITIZE)  # the programs run while they are built
       set(page ${PROJECT_BINARY_DIR}/man/${tool}.1)
       add_custom_command(OUTPUT ${page} DEPENDS ${tool} ${manual}
         COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${tool}> -D NAME=${tool} -D VERSION=${PROJECT_VERSION}

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
@@ -25,12 +24,6 @@ Tensor joined(const char* name, const std::vector<Tensor>& tensors, int dims, in
         wide.push_back(each);
     }
     return cat(wide, std::min(dim, wide[0].dims() - 1));
-}
-
-Tensor vector_of_numbers(std::int64_t first, std::int64_t count, const Tensor& like) {
-    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
-    std::iota(values.begin(), values.end(), first);
-    return Tensor::from(values, {count}, like.device());
 }
 
 void require_matrix(const char* name, const Tensor& x) { checks::dims(name, "the tensor", x, 2, "(M, N)"); }
@@ -158,8 +151,10 @@ Tensor diag_embed(const Tensor& given, std::int64_t offset) {
     // Row i + |offset| or column i + offset has element i.
     const std::int64_t size = x.size(-1) + std::abs(offset);
     const Tensor lines = pad(x, {0, std::abs(offset)}).unsqueeze(offset >= 0 ? -1 : -2);
-    const Tensor row = vector_of_numbers(offset, size, x).unsqueeze(1), column = vector_of_numbers(0, size, x);
-    return tagged(where(eq(row, column), lines, 0), x.is_batch() && x.dims() > 1);
+    const auto numbers = [&](std::int64_t first) {
+        return Tensor::arange(static_cast<double>(first), static_cast<double>(first + size), 1, DType::i64, x.device());
+    };
+    return tagged(where(eq(numbers(offset).unsqueeze(1), numbers(0)), lines, 0), x.is_batch() && x.dims() > 1);
 }
 
 Tensor diag(const Tensor& given, std::int64_t diagonal_of) {

@@ -3,8 +3,6 @@
 
 #include <cmath>
 #include <numbers>
-#include <numeric>
-#include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
@@ -274,12 +272,9 @@ Loss MultiMarginLoss::operator()(const Tensor& input, const Tensor& target) cons
     if (!(call[1].shape() == Shape{call[0].size(0)}))
         throw InvalidArgument(fmt::format("{}: target has shape {}; expected {}, a class for each row", name,
                                           call[1].shape().str(), Shape{call[0].size(0)}.str()));
-    const Tensor x = widened(call[0]), own = call[1].unsqueeze(1);
-    const Tensor missing = positive_part(options.margin - gather(x, 1, own) + x);
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(x.size(1)));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    const Tensor classes = Tensor::from(numbers, {x.size(1)}, x.device());
-    const Tensor of_rows = mean(where(eq(own, classes), 0, missing), 1);
+    const Tensor x = widened(call[0]);
+    const Tensor missing = positive_part(options.margin - gather(x, 1, call[1].unsqueeze(1)) + x);
+    const Tensor of_rows = mean(where(one_hot(call[1], x.size(1)) > 0, 0, missing), 1);
     return reduced(sum(of_rows).to(call[0].dtype()), x.size(0), options.reduction);
 }
 

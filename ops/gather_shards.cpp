@@ -1,7 +1,6 @@
 // Rows of all shards on every shard.
 #include <fmt/format.h>
 
-#include <numeric>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
@@ -46,13 +45,13 @@ Tensor taken(const Tensor& all, std::int64_t rows) {
 }
 
 /// Rows of the whole batch while a step is traced.
-std::int64_t rows_of_batch(const char* name, const Trace& trace, const Tensor& x) {
+std::int64_t rows_of_batch(const char* name, Trace& trace, const Tensor& x) {
     if (x.dims() == 0 || !x.is_batch())
         throw InvalidArgument(
             fmt::format("{}: dimension 0 of the tensor {} is not the batch; expected a tensor of the "
                         "rows of a shard (see tag_batch())",
                         name, x.shape().str()));
-    if (const auto rows = trace.batch_rows()) return *rows;
+    if (const auto rows = trace.use_batch_rows()) return *rows;
     throw InvalidArgument(
         fmt::format("{}: a microbatch has only some rows of the batch; expected one accumulation step", name));
 }
@@ -63,7 +62,7 @@ Tensor gather_shards(const Tensor& given) {
     constexpr const char* name = "gather_shards";
     const CheckedArgs call(name, {arg::floating("the tensor", given)});
     const Tensor& x = call[0];
-    const Trace* const trace = Trace::current();
+    Trace* const trace = Trace::current();
     if (trace == nullptr) return sum_over_shards(tagged(x, false));
     return sum_over_shards(placed(x, rows_of_batch(name, *trace, x)));
 }
@@ -72,12 +71,10 @@ Tensor row_numbers(const Tensor& given) {
     constexpr const char* name = "row_numbers";
     const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& x = call[0];
-    const Trace* const trace = Trace::current();
+    Trace* const trace = Trace::current();
     if (x.dims() == 0) throw InvalidArgument(fmt::format("{}: a scalar has no rows; expected a batch", name));
     const std::int64_t rows = trace ? rows_of_batch(name, *trace, x) : x.size(0);
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(rows));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    const Tensor all = Tensor::from(numbers, {rows}, x.device());
+    const Tensor all = Tensor::arange(0, static_cast<double>(rows), 1, DType::i64, x.device());
     return trace ? taken(all, x.size(0)) : tagged(all, x.is_batch());
 }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
@@ -137,12 +136,8 @@ Tensor gumbel_softmax(const Tensor& given, double tau, bool hard, int dim) {
     const Tensor uniform = clamp(rand_like(logits.detach()), smallest);
     const Tensor soft = softmax((logits - log(neg(log(uniform)))) / tau, along);
     if (!hard) return soft.to(call[0].dtype());
-    Shape of_classes;
-    for (int i = 0; i < logits.dims(); ++i) of_classes.push_back(i == along ? logits.size(along) : 1);
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(logits.size(along)));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    const Tensor classes = Tensor::from(numbers, of_classes, logits.device());
-    const Tensor one = eq(argmax(soft.detach(), along, true), classes).to(soft.dtype());
+    const Tensor chosen = one_hot(argmax(soft.detach(), along), logits.size(along));
+    const Tensor one = movedim(chosen, -1, along).to(soft.dtype());
     return (one + (soft - soft.detach())).to(call[0].dtype());
 }
 

@@ -55,8 +55,11 @@ Tensor joined_mask(const AttentionMasks& masks, const Tensor& query, const Tenso
     return where(attended, mask, -std::numeric_limits<double>::infinity());
 }
 
-Tensor activated(const Tensor& x, const TransformerEncoderLayerOptions& options) {
-    return options.activation == TransformerEncoderLayerOptions::Activation::gelu ? gelu(x) : relu(x);
+/// The two linear layers of an encoder or decoder layer, and `last`.
+Tensor feed_forward(const auto& layer, const Dropout& last, const Tensor& x) {
+    const Tensor hidden = layer.linear1.forward(x);
+    const bool smooth = layer.options.activation == TransformerEncoderLayerOptions::Activation::gelu;
+    return last.forward(layer.linear2.forward(layer.dropout.forward(smooth ? gelu(hidden) : relu(hidden))));
 }
 
 }  // namespace
@@ -108,15 +111,12 @@ TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t d_model, std::int6
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
     const auto attention = [&](const Tensor& y) { return dropout1.forward(self_attn.forward(y, y, y, masks)); };
-    const auto feed_forward = [&](const Tensor& y) {
-        return dropout2.forward(linear2.forward(dropout.forward(activated(linear1.forward(y), options))));
-    };
     if (options.norm_first) {
         const Tensor y = x + attention(norm1.forward(x));
-        return y + feed_forward(norm2.forward(y));
+        return y + feed_forward(*this, dropout2, norm2.forward(y));
     }
     const Tensor y = norm1.forward(x + attention(x));
-    return norm2.forward(y + feed_forward(y));
+    return norm2.forward(y + feed_forward(*this, dropout2, y));
 }
 
 TransformerEncoder::TransformerEncoder(const TransformerEncoderLayer& layer, int num_layers,
@@ -153,17 +153,14 @@ Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory, c
     const auto to_memory = [&](const Tensor& y) {
         return dropout2.forward(multihead_attn.forward(y, memory, memory, memory_masks));
     };
-    const auto feed_forward = [&](const Tensor& y) {
-        return dropout3.forward(linear2.forward(dropout.forward(activated(linear1.forward(y), options))));
-    };
     if (options.norm_first) {
         const Tensor y = x + to_itself(norm1.forward(x));
         const Tensor z = y + to_memory(norm2.forward(y));
-        return z + feed_forward(norm3.forward(z));
+        return z + feed_forward(*this, dropout3, norm3.forward(z));
     }
     const Tensor y = norm1.forward(x + to_itself(x));
     const Tensor z = norm2.forward(y + to_memory(y));
-    return norm3.forward(z + feed_forward(z));
+    return norm3.forward(z + feed_forward(*this, dropout3, z));
 }
 
 TransformerDecoder::TransformerDecoder(const TransformerDecoderLayer& layer, int num_layers,

@@ -173,7 +173,10 @@ Tensor Tensor::arange(double start, double end, double step, DType dtype, Device
         throw InvalidArgument(fmt::format("arange: {} numbers; expected at most 2^60", count));
     std::vector<double> values(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + static_cast<double>(i) * step;
-    return from(values, Shape{static_cast<std::int64_t>(values.size())}).to(dtype).to(device);
+    const Shape shape{static_cast<std::int64_t>(values.size())};
+    // In a traced step, indices are a constant then, which no record converts in every step.
+    if (dtype == DType::i64) return from(std::vector<std::int64_t>(values.begin(), values.end()), shape, device);
+    return from(values, shape).to(dtype).to(device);
 }
 
 Tensor Tensor::linspace(double start, double end, std::int64_t count, DType dtype, Device device) {

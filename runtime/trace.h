@@ -48,11 +48,11 @@ public:
     int buffers() const { return buffers_; }
     std::uint32_t next_ordinal() { return ordinals_++; }
     /// Rows of all shards of the batch. From then on, the trace is valid for this number only.
-    std::optional<std::int64_t> batch_rows() const {
-        reads_batch_rows_ = true;
+    std::optional<std::int64_t> use_batch_rows() {
+        uses_batch_rows_ = true;
         return batch_rows_;
     }
-    bool reads_batch_rows() const { return reads_batch_rows_; }
+    bool uses_batch_rows() const { return uses_batch_rows_; }
     /// Whether the value of `tensor` depends on the shard: on inputs, or on random numbers.
     bool differs_by_shard(const Tensor& tensor) const;
     /// Declares that `drawn`, the result of a random operation, is the same on all shards.
@@ -71,7 +71,7 @@ private:
     std::uint64_t number_;
     TraceSettings settings_;
     std::optional<std::int64_t> batch_rows_;
-    mutable bool reads_batch_rows_ = false;
+    bool uses_batch_rows_ = false;
     std::vector<Record> records_;
     std::vector<Record> commits_;
     int buffers_ = 0;

@@ -76,7 +76,7 @@ std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramReq
     // A scheduled program has at most two of them, microbatches three. Dropped ones are still owned by their scheduled
     // programs.
     shard_programs_.make_room(3 * parts_.program_cache_size, [](const auto&) { return true; });
-    const bool depends = traced->trace->reads_batch_rows();
+    const bool depends = traced->trace->uses_batch_rows();
     return shard_programs_.add(key(depends ? rows.of_batch.value_or(any) : any), std::move(traced));
 }
 
