@@ -7,36 +7,15 @@
 
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/sgd.h"
-#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/tensor_file.h"
 
 namespace ls = lockstep;
 using namespace lockstep::test;
 
 namespace {
-
-/// Tensors to write, with the values that they point to.
-class Dump {
-public:
-    void add(const std::string& name, const ls::Tensor& tensor) {
-        const ls::Tensor plain = tensor.detach().to(ls::Device::host()).contiguous();
-        kept_.push_back(plain);
-        ls::SafetensorsTensor entry{name, plain.dtype(), {}, nullptr};
-        for (const std::int64_t size : plain.shape()) entry.shape.push_back(size);
-        if (plain.dtype() == ls::DType::i64)
-            entry.data = plain.data<const std::int64_t>();
-        else
-            entry.data = plain.data<const float>();
-        tensors_.push_back(std::move(entry));
-    }
-    void write(const std::filesystem::path& path) const { ls::write_safetensors(path, tensors_); }
-
-private:
-    std::vector<ls::Tensor> kept_;
-    std::vector<ls::SafetensorsTensor> tensors_;
-};
 
 void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
     ls::manual_seed(static_cast<std::uint64_t>(rows));
@@ -44,7 +23,7 @@ void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
     const ConvNetBatch batch = make_batch(rows);
     const ls::Tensor weights = ls::Tensor::from(std::vector<float>{0.3F, 1.7F, 0.05F, 2.5F, 1}, {5});
     const ls::Tensor dense = ls::Tensor::randn({rows, 5});
-    Dump file;
+    TensorFile file;
     for (const ls::NamedTensor& named : ls::named_tensors(net)) file.add("model." + named.name, named.member->tensor());
     file.add("images", batch.images);
     file.add("labels", batch.labels);

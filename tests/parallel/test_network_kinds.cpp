@@ -1,5 +1,4 @@
-// Recurrent, transformer and normalised convolutional networks in steps: the bits do not depend on the number of
-// devices.
+// Networks of every kind in steps: the bits do not depend on the number of devices.
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/models.h"
 #include "lockstep/tests/fixtures/nets.h"
 
 namespace ls = lockstep;
@@ -120,4 +120,18 @@ TEST_CASE("networks with group norm and average pooling get the same bits on 1, 
 }
 TEST_CASE("depthwise and dilated convolutions get the same bits on 1, 2, 3 and 8 devices") {
     check_devices<Separable>();
+}
+
+TEST_CASE("networks that people train get the same bits on 1, 2, 3 and 8 devices") {
+    for_each_model([]<class Net>(const char* name, std::type_identity<Net>) {
+        INFO(name);
+        const auto on = [](int devices) {
+            ls::manual_seed(82);
+            ls::DataParallel<Net> model(Net(), cpu_devices(devices), {.shards = 8});
+            return trained_model<Net>(model);
+        };
+        const std::vector<float> one = on(1);
+        CHECK(one[2] < one[0]);
+        for (const int devices : {2, 3, 8}) CHECK(on(devices) == one);
+    });
 }
