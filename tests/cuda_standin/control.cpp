@@ -63,6 +63,7 @@ void forget(State& shared) {
     for (const auto& [address, block] : shared.blocks)
         if (block.type != MemoryType::registered) std::free(block.base);
     shared.blocks.clear();
+    shared.memory_of_launches.clear();
     for (const auto& each : shared.quarantine) std::free(each.memory);
     shared.quarantine.clear();
     shared.quarantined_bytes = 0;

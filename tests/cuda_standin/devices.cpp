@@ -219,6 +219,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
             refuse(cudaErrorPeerAccessUnsupported, Kind::no_peer_access, "these devices have no peer access");
         call.need_context(peer);
         if (!device.peers.insert(peer).second) throw Failure{cudaErrorPeerAccessAlreadyEnabled};
+        call.state().memory_of_launches.clear();
     });
 }
 
@@ -226,6 +227,7 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     return runtime_call("cudaDeviceDisablePeerAccess", [&](Call& call) {
         call.device(peer);
         if (call.device(call.current_device()).peers.erase(peer) == 0) throw Failure{cudaErrorPeerAccessNotEnabled};
+        call.state().memory_of_launches.clear();
     });
 }
 

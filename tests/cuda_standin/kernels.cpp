@@ -43,13 +43,16 @@ std::vector<Configuration>& configurations() {
 }
 
 /// Allocations that a device's kernels may touch.
-std::vector<Access> memory_of(Call& call, int device) {
+std::shared_ptr<const std::vector<Access>> memory_of(Call& call, int device) {
+    std::shared_ptr<const std::vector<Access>>& known = call.state().memory_of_launches[device];
+    if (known) return known;
     const std::set<int>& peers = call.device(device).peers;
     std::vector<Access> memory;
     for (const auto& [begin, block] : call.state().blocks)
         if (block.type != MemoryType::device || block.device == device || peers.contains(block.device))
             memory.push_back({reinterpret_cast<const void*>(begin), block.bytes, true});
-    return memory;
+    known = std::make_shared<const std::vector<Access>>(std::move(memory));
+    return known;
 }
 
 cudaError_t launch(const char* call_name, const void* function, const Configuration& how, void** arguments) {
@@ -60,7 +63,7 @@ cudaError_t launch(const char* call_name, const void* function, const Configurat
             how.shared > (std::size_t{48} << 10))
             throw Failure{cudaErrorInvalidConfiguration};
         const std::shared_ptr<Stream> stream = call.launch_stream(how.stream);
-        CompiledLaunch all{name_of(function), {}, how.grid, how.block, how.shared, arguments, {}, {}};
+        CompiledLaunch all{name_of(function), {}, how.grid, how.block, how.shared, arguments, nullptr, {}};
         all.name = declared ? declared->name : all.kernel;
         if (declared) all.declared = declared->accesses;
         std::function<void()> work = [] {};

@@ -66,6 +66,7 @@ void Call::allocate(void** data, std::size_t bytes, const Block& kind) {
     if (block.base == nullptr) throw Failure{cudaErrorMemoryAllocation};
     if (on_device) std::memset(block.base, kPoison, bytes);
     state_.blocks.emplace(address_of(block.base), block);
+    state_.memory_of_launches.clear();
     *data = block.base;
 }
 
@@ -79,6 +80,7 @@ Block Call::release(void* data, MemoryType type) {
     const Block block = found->second;
     if (block.type != type) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the block is " + describe(block));
     state_.blocks.erase(found);
+    state_.memory_of_launches.clear();
     if (type == MemoryType::device) {
         auto& counted = state_.counted.devices[static_cast<std::size_t>(block.device)];
         counted.bytes_in_use -= block.bytes;
@@ -243,6 +245,7 @@ cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned int) {
             refuse(cudaErrorHostMemoryAlreadyRegistered, Kind::invalid_argument, "the range is already registered");
         call.state().blocks.emplace(address_of(data),
                                     Block{bytes, MemoryType::registered, call.current_device(), false, data});
+        call.state().memory_of_launches.clear();
     });
 }
 
@@ -252,6 +255,7 @@ cudaError_t cudaHostUnregister(void* data) {
         if (found == call.state().blocks.end() || found->second.type != MemoryType::registered)
             refuse(cudaErrorHostMemoryNotRegistered, Kind::invalid_argument, "the range is not registered");
         call.state().blocks.erase(found);
+        call.state().memory_of_launches.clear();
     });
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -162,8 +163,9 @@ struct CompiledLaunch {
     std::string name;    // declared, otherwise mangled
     dim3 grid, block;
     std::size_t shared;
-    void** arguments;            // valid during the launch only
-    std::vector<Access> memory;  // allocations that the launch's device may touch
+    void** arguments;  // valid during the launch only
+    // Allocations that the launch's device may touch, by address; one object until they change.
+    std::shared_ptr<const std::vector<Access>> memory;
     std::optional<std::vector<Access>> declared;
 };
 /// Makes the work of a launch, for the stream's worker. The work calls `kernel_fault` for every fault of the kernel.

@@ -148,6 +148,8 @@ struct State {
     std::map<std::uintptr_t, std::any> objects;  // library handles and descriptors
     std::map<std::uintptr_t, std::shared_ptr<Communicator>> communicators;
     std::map<std::uintptr_t, Block> blocks;  // by address
+    // By device; cleared when blocks or peers change.
+    std::map<int, std::shared_ptr<const std::vector<Access>>> memory_of_launches;
     std::map<std::uintptr_t, std::size_t> freed;
     std::deque<Buried> quarantine;
     std::size_t quarantined_bytes = 0;

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 
 #include "lockstep/runtime/cuda/launch.h"
@@ -53,7 +54,7 @@ struct Work {
     LibraryKernels::Found found;
     std::vector<std::byte> parameters;
     LaunchOptions options;
-    std::vector<LibraryKernels::Allocation> allocations;
+    LibraryKernels::Allocations allocations;
 };
 
 void run(const Work& work) {
@@ -85,11 +86,23 @@ LaunchOptions options_of(const standin::CompiledLaunch& launch) {
     return options;
 }
 
+/// One list for all launches between two changes of the memory. The stand-in makes one launch after the other.
+LibraryKernels::Allocations allocations_of(const standin::CompiledLaunch& launch) {
+    static std::shared_ptr<const std::vector<standin::Access>> last;
+    static LibraryKernels::Allocations listed;
+    if (launch.memory == last) return listed;
+    std::vector<LibraryKernels::Allocation> all;
+    for (const standin::Access& each : *launch.memory) all.push_back({each.data, each.bytes});
+    last = launch.memory;
+    listed = std::make_shared<const std::vector<LibraryKernels::Allocation>>(std::move(all));
+    return listed;
+}
+
 std::function<void()> make_work(const standin::CompiledLaunch& launch) {
     try {
         const LibraryKernels::Found found = library_kernels().find(launch.kernel);
-        Work work{launch.name, found, parameters_of(*found.kernel, launch.arguments), options_of(launch), {}};
-        for (const standin::Access& each : launch.memory) work.allocations.push_back({each.data, each.bytes});
+        Work work{launch.name, found, parameters_of(*found.kernel, launch.arguments), options_of(launch),
+                  allocations_of(launch)};
         return [work = std::move(work)] { run(work); };
     } catch (const std::exception& error) {  // no such kernel
         return [message = std::string(error.what())] { standin::kernel_fault(message, true); };

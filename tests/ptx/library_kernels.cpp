@@ -46,10 +46,12 @@ LibraryKernels::LibraryKernels(const std::string& paths) {
     }
 }
 
-LibraryKernels::Found LibraryKernels::find(const std::string& mangled) const {
+LibraryKernels::Found LibraryKernels::find(const std::string& mangled) {
+    const std::scoped_lock lock(mutex_);
+    if (const auto known = found_.find(mangled); known != found_.end()) return known->second;
     const auto found = kernels_.find(without_hashes(mangled));
     if (found == kernels_.end()) throw std::runtime_error(fmt::format("no PTX of the kernel {}", mangled));
-    return found->second;
+    return found_[mangled] = found->second;
 }
 
 LibraryKernels::Found LibraryKernels::find_by_words(const std::vector<std::string>& words) const {
@@ -85,24 +87,20 @@ std::map<std::string, std::uint64_t> LibraryKernels::launches() const {
 
 // An allocation that is as large as an earlier one at its address keeps the history of that one, which is of earlier
 // launches and so in order with all that follows.
-void LibraryKernels::make_known(const std::vector<Allocation>& allocations) {
-    std::map<const void*, std::size_t> wanted;
-    for (const Allocation& each : allocations) wanted.emplace(each.begin, each.bytes);
-    for (auto known = known_.begin(); known != known_.end();) {
-        const auto still = wanted.find(known->first);
-        if (still != wanted.end() && still->second == known->second) {
-            ++known;
-            continue;
-        }
-        memory_.remove(known->first);
-        known = known_.erase(known);
-    }
-    for (const auto& [begin, bytes] : wanted)
-        if (known_.emplace(begin, bytes).second) memory_.add(begin, bytes);
+void LibraryKernels::make_known(const Allocations& allocations) {
+    if (allocations == last_) return;
+    std::vector<Allocation> wanted = *allocations, removed, added;
+    std::sort(wanted.begin(), wanted.end());
+    std::set_difference(known_.begin(), known_.end(), wanted.begin(), wanted.end(), std::back_inserter(removed));
+    std::set_difference(wanted.begin(), wanted.end(), known_.begin(), known_.end(), std::back_inserter(added));
+    for (const Allocation& each : removed) memory_.remove(each.begin);
+    for (const Allocation& each : added) memory_.add(each.begin, each.bytes);
+    known_ = std::move(wanted);
+    last_ = allocations;
 }
 
 Report LibraryKernels::launch(const Found& found, const std::vector<std::byte>& parameters,
-                              const LaunchOptions& options, const std::vector<Allocation>& allocations) {
+                              const LaunchOptions& options, const Allocations& allocations) {
     const std::scoped_lock lock(mutex_);
     make_known(allocations);
     Report report = found.machine->launch(*found.kernel, parameters, options);

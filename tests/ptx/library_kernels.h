@@ -1,8 +1,16 @@
 // The library's own kernels as PTX, found by the names that programs launch them by.
 #pragma once
 
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "lockstep/tests/ptx/machine.h"
 
@@ -23,7 +31,7 @@ public:
         const Kernel* kernel = nullptr;
     };
     /// Throws std::runtime_error if no module has the kernel.
-    Found find(const std::string& mangled) const;
+    Found find(const std::string& mangled);
     /// The one kernel whose mangled name contains all of the words.
     Found find_by_words(const std::vector<std::string>& words) const;
     /// Messages about instructions that the interpreter does not know, of all kernels.
@@ -33,10 +41,12 @@ public:
     struct Allocation {
         const void* begin;
         std::size_t bytes;
+        auto operator<=>(const Allocation&) const = default;
     };
-    /// Runs a kernel that may touch these allocations.
+    using Allocations = std::shared_ptr<const std::vector<Allocation>>;
+    /// Runs a kernel that may touch these allocations, which do not overlap.
     Report launch(const Found& found, const std::vector<std::byte>& parameters, const LaunchOptions& options,
-                  const std::vector<Allocation>& allocations);
+                  const Allocations& allocations);
 
     /// Sums of all launches by kernel.
     const std::map<std::string, Counters>& totals() const { return totals_; }
@@ -44,7 +54,7 @@ public:
     std::map<std::string, std::uint64_t> launches() const;
 
 private:
-    void make_known(const std::vector<Allocation>& allocations);
+    void make_known(const Allocations& allocations);
 
     struct Loaded {
         Loaded(std::string_view text, Memory& memory) : module(parse_module(text)), machine(module, memory) {}
@@ -53,9 +63,11 @@ private:
     };
     Memory memory_;
     std::vector<std::unique_ptr<Loaded>> modules_;
-    std::map<std::string, Found> kernels_;
+    std::map<std::string, Found> kernels_;  ///< by names without hashes
     std::mutex mutex_;
-    std::map<const void*, std::size_t> known_;
+    std::unordered_map<std::string, Found> found_;  ///< by mangled names that were looked up
+    Allocations last_;                              ///< of the last launch
+    std::vector<Allocation> known_;                 ///< the same, by address
     std::map<std::string, Counters> totals_;
 };
 

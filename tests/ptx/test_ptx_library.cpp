@@ -69,6 +69,10 @@ LibraryKernels::Allocation all_of(const std::vector<T>& values) {
     return {values.data(), values.size() * sizeof(T)};
 }
 
+LibraryKernels::Allocations listed(const std::vector<LibraryKernels::Allocation>& all) {
+    return std::make_shared<const std::vector<LibraryKernels::Allocation>>(all);
+}
+
 constexpr int block_threads = 256;
 
 LaunchOptions blocks_of(std::int64_t work, std::int64_t most_blocks, const Schedule& schedule) {
@@ -83,7 +87,8 @@ template <class... Arguments>
 void run(const std::vector<std::string>& words, const LaunchOptions& options,
          const std::vector<LibraryKernels::Allocation>& allocations, const Arguments&... arguments) {
     const LibraryKernels::Found found = kernels().find_by_words(words);
-    const Report report = kernels().launch(found, parameters(*found.kernel, arguments...), options, allocations);
+    const Report report =
+        kernels().launch(found, parameters(*found.kernel, arguments...), options, listed(allocations));
     for (const Fault& each : report.faults) FAIL_CHECK(each.message);
 }
 
@@ -251,7 +256,7 @@ TEST_CASE("faults in the library's reduction are found") {
         double* const none = nullptr;
         return compiled
             .launch(found, parameters(*found.kernel, sum, Plan{outputs, count, block_threads, 1}, none),
-                    blocks_of(block_threads, 1, schedule), {all_of(x), all_of(y)})
+                    blocks_of(block_threads, 1, schedule), listed({all_of(x), all_of(y)}))
             .faults;
     };
     for (const Schedule& schedule : schedules) {
