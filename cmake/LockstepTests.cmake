@@ -44,17 +44,28 @@ lockstep_test_compiler(lockstep_tests_precompiled)
 target_precompile_headers(lockstep_tests_precompiled PRIVATE
   ${PROJECT_SOURCE_DIR}/tests/catch.h ${PROJECT_SOURCE_DIR}/parallel/lockstep.h)
 
+# Options of targets whose references (loops of the tests themselves) take most of their time: optimised, and not
+# instrumented by sanitizers.
+function(lockstep_reference_options target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  set_target_properties(${target} PROPERTIES LOCKSTEP_REFERENCES ON)
+endfunction()
+
 # Options of every target that compiles tests.
 function(lockstep_test_options target)
   target_link_libraries(${target} PRIVATE lockstep_catch_main fmt::fmt)
   lockstep_warnings(${target})
   lockstep_test_compiler(${target})
-  target_compile_options(${target} PRIVATE ${LOCKSTEP_TEST_OPTIONS})
+  if(ARGN STREQUAL REFERENCES)
+    lockstep_reference_options(${target})
+  else()
+    target_compile_options(${target} PRIVATE ${LOCKSTEP_TEST_OPTIONS})
+    target_precompile_headers(${target} REUSE_FROM lockstep_tests_precompiled)
+  endif()
   # As in lockstep_warnings, for strings in groups of tests.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>)
   endif()
-  target_precompile_headers(${target} REUSE_FROM lockstep_tests_precompiled)
   set_target_properties(${target} PROPERTIES UNITY_BUILD OFF LOCKSTEP_TESTS ON)
 endfunction()
 
@@ -93,18 +104,29 @@ function(lockstep_group_tests target)
   endwhile()
 endfunction()
 
-# lockstep_test_program(name [EMULATED | CUDA] [sources...]): a program for the tests that follow in this CMakeLists. The
-# sources are helpers without test cases. Tests share a program unless they need another environment, main or library,
+# lockstep_test_program(name [EMULATED | STANDIN | CUDA] [REFERENCES] [sources...]): a program for the tests that follow in
+# this CMakeLists. The sources are helpers without test cases. Tests share a program unless they need another environment, main or library,
 # because linking takes longer than compiling; each still runs in its own process.
 #   EMULATED  linked with the CUDA stand-in (tests/cuda_standin) in place of the CUDA libraries; needs nvcc
-#   CUDA      two programs of the same objects: `name` on the stand-in, and `name`_gpu on the cards of this machine
-# Both need the stand-in (if(TARGET lockstep_standin)).
+#   STANDIN   the same without nvcc: kernels are loops
+#   CUDA      two programs of the same objects: `name` as for STANDIN, and `name`_gpu on the cards of this machine
+# All need the stand-in (if(TARGET lockstep_standin)).
+#   REFERENCES  lockstep_reference_options apply. Inline functions are shared by all objects of a program, so they must apply
+#               to all of its sources.
 function(lockstep_test_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 program "EMULATED;CUDA" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 program "EMULATED;STANDIN;CUDA;REFERENCES" "" "")
   set(kind PLAIN)
+  set(references)
+  if(program_REFERENCES)
+    set(references REFERENCES)
+  endif()
   set(library lockstep)
   if(program_EMULATED)
     set(library lockstep_emulated)
+  endif()
+  if(program_STANDIN)
+    set(kind STANDIN)
+    set(library standin_machine lockstep_standin)
   endif()
   if(program_CUDA)
     set(kind CUDA)
@@ -112,7 +134,7 @@ function(lockstep_test_program name)
     target_link_libraries(${name}_objects PRIVATE lockstep)
     target_include_directories(${name}_objects SYSTEM PRIVATE
       $<TARGET_PROPERTY:cuda_standin,INTERFACE_SYSTEM_INCLUDE_DIRECTORIES>)
-    lockstep_test_options(${name}_objects)
+    lockstep_test_options(${name}_objects ${references})
     set(program_UNPARSED_ARGUMENTS $<TARGET_OBJECTS:${name}_objects>)
     set(library standin_machine lockstep_standin)
     if(LOCKSTEP_HAS_CUDA)
@@ -125,8 +147,8 @@ function(lockstep_test_program name)
   endif()
   add_executable(${name} ${program_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${library})
-  lockstep_test_options(${name})
-  if(program_CUDA)
+  lockstep_test_options(${name} ${references})
+  if(program_STANDIN OR program_CUDA)
     lockstep_standin_targets(${name})
   endif()
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
@@ -149,7 +171,7 @@ function(lockstep_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "" "STEERED;NOT_UNDER")
   lockstep_sanitized_by(disabled ${test_NOT_UNDER})
   set(not_run ${disabled})
-  if(LOCKSTEP_TEST_KIND STREQUAL CUDA AND NOT LOCKSTEP_STANDIN_TESTS)
+  if(LOCKSTEP_TEST_KIND MATCHES "^(STANDIN|CUDA)$" AND NOT LOCKSTEP_STANDIN_TESTS)
     set(not_run ON)
   endif()
   set_property(GLOBAL PROPERTY LOCKSTEP_TEST_DISABLED_${name} ${not_run})

@@ -29,5 +29,9 @@ target_link_libraries(lockstep_standin
 lockstep_warnings(lockstep_standin)
 lockstep_sanitize(lockstep_standin)
 # Loops of kernels are for tests only: to optimise them takes longer than the tests gain.
-target_compile_options(lockstep_standin PRIVATE $<$<CONFIG:Release>:-O1>)
+if(LOCKSTEP_SANITIZE)
+  target_compile_options(lockstep_standin PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-O0>)
+else()
+  target_compile_options(lockstep_standin PRIVATE $<$<CONFIG:Release>:-O1>)
+endif()
 set_target_properties(lockstep_standin PROPERTIES LOCKSTEP_TESTS ON)

@@ -66,7 +66,7 @@ private:
     std::map<std::string, Found> kernels_;  ///< by names without hashes
     std::mutex mutex_;
     std::unordered_map<std::string, Found> found_;  ///< by mangled names that were looked up
-    Allocations last_;                              ///< of the last launch
+    Allocations last_;                              ///< those of the last launch
     std::vector<Allocation> known_;                 ///< the same, by address
     std::map<std::string, Counters> totals_;
 };
