@@ -57,6 +57,7 @@
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/parallel/runner.h"
 #include "lockstep/parallel/sharded_model.h"
+#include "lockstep/parallel/step_trace.h"
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/device.h"

@@ -1,5 +1,5 @@
-// What holds for all entries of the op table on every device: tags of batches, gradients on request, random masks. Also
-// the table's own gradients.
+// Rules for all entries of the op table that do not depend on the device: tags of batches, gradients on request, random
+// masks. Also the table's own gradients.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -2,12 +2,16 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
 
+#include "lockstep/parallel/step_trace.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
+#include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/training.h"
 
 namespace ls = lockstep;
@@ -247,4 +251,62 @@ TEST_CASE("two streams: figures are means over both, and one waits for the other
     CHECK(equal(splits[0].slowest, (2 + 0.5) / 2));
     CHECK(equal(splits[0].exposed, (1 + 1) / 2.0));
     CHECK(equal(splits[0].overlap, 0.5));
+}
+
+TEST_CASE("a trace has the spans of every stream, its steps, and the ranks that were waited for") {
+    LoggedStep first{
+        7,
+        {span(SpanKind::forward, "cpu:0/compute0", 10, 12), span(SpanKind::backward, "cpu:1/compute0", 11, 15)},
+        {},
+        -1,
+        0};
+    first.spans[0].name = "conv2d";
+    first.spans[1].name = "\"quoted\" \xff";
+    LoggedStep second{
+        8, {span(SpanKind::communication, "cpu:0/communication", 20, 24, true)}, {{20.5, 21.25, 3}}, 3, 0.75};
+    const TemporaryDirectory place;
+    ls::write_trace(place / "trace.json", {ls::trace_events({first, second}, 2), ls::trace_events({}, 5), ""});
+    const nlohmann::json events = nlohmann::json::parse(get_bytes(place / "trace.json"))["traceEvents"];
+    std::map<int, std::string> tracks;
+    std::map<std::string, nlohmann::json> spans;
+    for (const nlohmann::json& event : events) {
+        if (event["name"] == "thread_name" && event["pid"] == 2) tracks[event["tid"]] = event["args"]["name"];
+        if (event["ph"] == "X") spans[event["name"]] = event;
+    }
+    CHECK(spans.size() == 5);
+    const auto is = [&](const std::string& name, const std::string& track, const std::string& category, double begin,
+                        double length, int step) {
+        INFO(name);
+        REQUIRE(spans.contains(name));
+        const nlohmann::json& event = spans[name];
+        CHECK(event["pid"] == 2);
+        CHECK(tracks[event["tid"]] == track);
+        CHECK(event["cat"] == category);
+        CHECK(equal(event["ts"], begin));
+        CHECK(equal(event["dur"], length));
+        CHECK(event["args"]["step"] == step);
+    };
+    is("conv2d", "cpu:0/compute0", "forward", 10'000, 2'000, 7);
+    is("\"quoted\" \xef\xbf\xbd", "cpu:1/compute0", "backward", 11'000, 4'000, 7);
+    is("step 7", "steps", "step", 10'000, 5'000, 7);
+    is("", "cpu:0/communication", "communication", 20'000, 4'000, 8);
+    is("step 8", "steps", "step", 20'000, 4'000, 8);
+    CHECK(spans[""]["args"]["last rank"] == 3);
+    CHECK(equal(spans[""]["args"]["waited ms"], 0.75));
+    CHECK_THROWS_AS(ls::write_trace(place / "none" / "trace.json", {}), ls::InvalidArgument);
+}
+
+TEST_CASE("the trace of a training run has its operations") {
+    HookedTraining s;
+    s.model.engine().log_steps(2);
+    s.steps(3);
+    const nlohmann::json events = nlohmann::json::parse("[" + ls::trace_events(s.model.engine().step_log()) + "]");
+    const auto count = [&](const std::string& name) {
+        return std::count_if(events.begin(), events.end(),
+                             [&](const nlohmann::json& event) { return event["name"] == name && event["ph"] == "X"; });
+    };
+    CHECK(count("call_hook_backward") > 0);
+    CHECK(count("step 1") == 1);
+    CHECK(count("step 2") == 1);
+    CHECK(count("step 0") == 0);
 }

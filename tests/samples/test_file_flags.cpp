@@ -52,7 +52,8 @@ TEST_CASE("two flags for one file, in any spelling, are wrong usage and harm not
                               "--load net --json link",          "--load net --json net.resume",
                               "--load net.resume --save net",    "--load net --save net.resume",
                               "--save linear.jsonl --log-dir .", "--load linear.jsonl --log-dir .",
-                              "--json linear.jsonl --log-dir .", "--json log/linear.jsonl --log-dir ./sub/../log"}) {
+                              "--json linear.jsonl --log-dir .", "--json log/linear.jsonl --log-dir ./sub/../log",
+                              "--save net --trace link",         "--json new --trace new"}) {
         CAPTURE(flags);
         const ProgramRun run = linear(place, std::string("--steps 2 ") + flags);
         CAPTURE(run.err);
@@ -78,8 +79,9 @@ TEST_CASE("an unwritable path is reported before training") {
     REQUIRE(::mkfifo((place / "log/linear.jsonl").c_str(), 0600) == 0);
     std::filesystem::create_directories(place / "folder/linear.jsonl");
     // This many epochs would take hours.
-    for (const char* flags : {"--save one", "--save two", "--save three", "--save four", "--log-dir log",
-                              "--log-dir folder", "--json three", "--save no/where", "--json no/where"}) {
+    for (const char* flags :
+         {"--save one", "--save two", "--save three", "--save four", "--log-dir log", "--log-dir folder",
+          "--json three", "--save no/where", "--json no/where", "--trace three", "--trace no/where"}) {
         CAPTURE(flags);
         const ProgramRun run = linear(place, std::string("--epochs 100000000 ") + flags, "timeout 300");
         CAPTURE(run.err);
@@ -166,4 +168,25 @@ TEST_CASE("an empty batch size in a state is damage, and the error suggests no f
     CHECK(run.status == 1);
     CHECK(run.lines_of_err() == 1);
     CHECK(run.err.find("--batch-size 0") == std::string::npos);
+}
+
+TEST_CASE("--trace has the last steps of every process") {
+    const TemporaryDirectory place;
+    const std::string flags = "--steps 5 --batch-size 64 --trace trace.json --trace-steps 3";
+    REQUIRE(linear(place, flags).status == 0);
+    const json alone = json::parse(get_bytes(place / "trace.json"));
+    REQUIRE(run_program(place, "linear --parallel ddp --devices cpu:0,cpu:1 --quiet " + flags).status == 0);
+    const json ranks = json::parse(get_bytes(place / "trace.json"));
+    const auto steps = [](const json& trace) {
+        std::vector<std::string> found;
+        for (const json& event : trace["traceEvents"])
+            if (event.value("cat", "") == "step")
+                found.push_back(std::to_string(event["pid"].get<int>()) + " " + event["name"].get<std::string>());
+        return found;
+    };
+    CHECK(steps(alone) == std::vector<std::string>{"0 step 2", "0 step 3", "0 step 4"});
+    CHECK(steps(ranks) ==
+          std::vector<std::string>{"0 step 2", "0 step 3", "0 step 4", "1 step 2", "1 step 3", "1 step 4"});
+    const ProgramRun none = linear(place, "--steps 5 --trace trace.json --trace-steps 0");
+    CHECK(none.status == 2);
 }

@@ -44,6 +44,7 @@ void require_distinct_paths(const Options& options, const std::string& program) 
     }
     std::vector<Named> json;
     if (!options.json.empty()) json.push_back({"--json " + options.json.string(), options.json});
+    if (!options.trace.empty()) json.push_back({"--trace " + options.trace.string(), options.trace});
     reports.insert(reports.end(), json.begin(), json.end());
     if (!options.log_dir.empty()) {
         const std::filesystem::path log = options.log_dir / (program + ".jsonl");

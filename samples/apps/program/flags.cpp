@@ -180,6 +180,13 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
     app.add_option("--log-dir", options.log_dir,
                    "directory for the log of every step: " + program.name + ".jsonl and TensorBoard's events")
         ->type_name("DIR");
+    app.add_option("--trace", options.trace,
+                   "file for a timeline of the last steps, which https://ui.perfetto.dev shows")
+        ->type_name("FILE");
+    app.add_option("--trace-steps", options.trace_steps, "number of steps in the file of --trace")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 1000)))
+        ->capture_default_str();
     app.add_option("--log-interval", options.log_interval, "batches between lines in the format of PyTorch's examples")
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));

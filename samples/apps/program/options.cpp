@@ -131,7 +131,7 @@ void check(const Options& options, const std::string& program) {
             "ddp");
     if ((options.save_every.steps > 0 || options.save_every.epochs > 0) && options.save.empty())
         throw UsageError("--save-every requires --save or --work-dir");
-    for (const auto* path : {&options.save, &options.json})
+    for (const auto* path : {&options.save, &options.json, &options.trace})
         if (!path->empty() && !path->has_filename())
             throw UsageError(path->string() + ": path is a directory; expected a file");
     // Only --save may contain {epoch} and {step}.
@@ -139,7 +139,8 @@ void check(const Options& options, const std::string& program) {
                                      {"--save", options.save.parent_path()},
                                      {"--load", options.load},
                                      {"--log-dir", options.log_dir},
-                                     {"--json", options.json}})
+                                     {"--json", options.json},
+                                     {"--trace", options.trace}})
         for (const char* number : {"{epoch}", "{step}"})
             if (path.string().find(number) != std::string::npos)
                 throw UsageError(fmt::format("{} {}: {} is not allowed; expected it only in the file name of --save",

@@ -58,12 +58,13 @@ struct Options : RankFlags {
     std::string amp = "off";  ///< fp16, bf16, or true: the preferred type of the devices
     int workers = 1;
     std::filesystem::path data;
-    std::filesystem::path save, load, log_dir, json;
+    std::filesystem::path save, load, log_dir, json, trace;
     bool resumes_automatically = false;      ///< --resume auto: `load` is the checkpoint found, if any
     std::vector<std::string> allow_changed;  ///< names of facts that a resume may change
     std::vector<int> stop_signals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
     std::filesystem::path work_dir;  ///< default for `save` and `log_dir`, and directory of the configuration
     SaveEvery save_every;
+    int trace_steps = 10;           ///< number of the last steps in `trace`
     std::int64_t log_interval = 0;  ///< batches between lines such as those of PyTorch's examples; 0: none
     bool quiet = false;
     std::string reduction = "tree";  ///< or "fast"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/parallel/data/atomic_file.h"
+#include "lockstep/parallel/step_trace.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/versions.h"
@@ -76,6 +77,12 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
     if (options.group) text["backend"] = std::string(options.group->backend());
     for (const auto& [name, version] : lockstep::library_versions()) text["versions"][name] = version;
     write_json(options.json, text);
+}
+
+void report_trace(const Options& options, const std::vector<lockstep::LoggedStep>& steps) {
+    std::vector<std::string> processes{lockstep::trace_events(steps, options.group ? options.group->rank() : 0)};
+    if (options.group) processes = gather_strings(*options.group, processes.front());
+    if (options.is_rank0()) lockstep::write_trace(options.trace, processes);
 }
 
 std::string describe(const Options& options, const lockstep::Devices& devices) {

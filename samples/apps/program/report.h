@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/parallel/event_log.h"
+#include "lockstep/runtime/step_log.h"
 #include "lockstep/samples/apps/program/options.h"
 
 namespace program {
@@ -42,6 +43,10 @@ void write_json(const std::filesystem::path& path, const nlohmann::ordered_json&
 /// Writes the figures with devices, peak memory (of all processes) and versions to --json, atomically. Called by every
 /// process.
 void report(const Options& options, const Figures& figures, const lockstep::Devices& devices);
+
+/// Writes the last steps of all processes to --trace. `steps`: Engine::step_log of this process. Called by every
+/// process.
+void report_trace(const Options& options, const std::vector<lockstep::LoggedStep>& steps);
 
 /// "data-parallel on cpu:0, cpu:1", "distributed data-parallel, 2 processes (shm)".
 std::string describe(const Options& options, const lockstep::Devices& devices);

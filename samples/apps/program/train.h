@@ -179,7 +179,8 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
         throw UsageError("--schedule plateau, --early-stop and --best require evaluations; this program makes none");
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.is_rank0()) lock.emplace(options.save);
-    require_writable(options.json);
+    for (const auto* path : {&options.json, &options.trace}) require_writable(*path);
+    if (!options.trace.empty()) model.engine().log_steps(options.trace_steps);
     const auto schedule = schedule_of(options, training.optimizer, loader.batches());
     const auto rates = rates_of_flags(options);
     std::optional<lockstep::ReduceLROnPlateau> plateau;
@@ -258,6 +259,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     figures.algorithms = model.engine().algorithms();
     program::report(options, figures, model.devices());
+    if (!options.trace.empty()) report_trace(options, model.engine().step_log());
     const int signal = runner.stopped().value_or(0);
     if (signal == 0) return std::nullopt;
     return Stop{signal,
