@@ -89,6 +89,12 @@ function(lockstep_library name export)
     VERSION ${lockstep_VERSION} SOVERSION ${LOCKSTEP_SOVERSION}
     DEFINE_SYMBOL ""           # by default a macro that only shared libraries have
     INSTALL_RPATH "\$ORIGIN")  # search path of shared libraries for each other
+  # Sanitizers export names of their own.
+  if(BUILD_SHARED_LIBS AND NOT LOCKSTEP_SANITIZE)
+    set(map ${PROJECT_SOURCE_DIR}/cmake/exported_names.map)
+    target_link_options(${name} PRIVATE LINKER:--version-script=${map})
+    set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${map})
+  endif()
   lockstep_warnings(${name})
   # The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
