@@ -89,7 +89,7 @@ function(lockstep_library name export)
     VERSION ${lockstep_VERSION} SOVERSION ${LOCKSTEP_SOVERSION}
     DEFINE_SYMBOL ""           # by default a macro that only shared libraries have
     INSTALL_RPATH "\$ORIGIN")  # search path of shared libraries for each other
-  # Sanitizers export names of their own.
+  # Sanitizers export further names.
   if(BUILD_SHARED_LIBS AND NOT LOCKSTEP_SANITIZE)
     set(map ${PROJECT_SOURCE_DIR}/cmake/exported_names.map)
     target_link_options(${name} PRIVATE LINKER:--version-script=${map})

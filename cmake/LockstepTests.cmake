@@ -56,7 +56,7 @@ function(lockstep_test_options target)
   target_link_libraries(${target} PRIVATE lockstep_catch_main fmt::fmt)
   lockstep_warnings(${target})
   lockstep_test_compiler(${target})
-  # Other builds optimise all tests, and the precompiled header has the options of those that do not.
+  # Other builds optimise all tests, with the precompiled header.
   if(ARGN STREQUAL REFERENCES AND (LOCKSTEP_SANITIZE OR LOCKSTEP_TEST_COMPILER))
     lockstep_reference_options(${target})
   else()
