@@ -60,8 +60,8 @@ endfunction()
 # Sanitizers apply to every library here and to what links it, because a program is checked only if all of it is
 # instrumented. GCC's own checks for null pointers, objects that are too small and destroyed objects are disabled:
 # AddressSanitizer reports such accesses anyway, and the checks add a quarter to compile time. For targets with the property
-# LOCKSTEP_TESTS, checks of alignment are disabled as well. Sources with LOCKSTEP_REFERENCES, which are loops of the tests,
-# are not instrumented.
+# LOCKSTEP_TESTS, checks of alignment are disabled as well. Targets with LOCKSTEP_REFERENCES, loops of the tests, are
+# not instrumented.
 function(lockstep_sanitize target)
   if(LOCKSTEP_SANITIZE)
     set(applies $<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:LOCKSTEP_REFERENCES>>>>)

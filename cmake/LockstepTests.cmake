@@ -106,8 +106,8 @@ function(lockstep_group_tests target)
 endfunction()
 
 # lockstep_test_program(name [EMULATED | STANDIN | CUDA] [REFERENCES] [sources...]): a program for the tests that follow in
-# this CMakeLists. The sources are helpers without test cases. Tests share a program unless they need another environment, main or library,
-# because linking takes longer than compiling; each still runs in its own process.
+# this CMakeLists. The sources are helpers without test cases. Tests share a program unless they need another environment,
+# main or library, because linking takes longer than compiling; each still runs in its own process.
 #   EMULATED  linked with the CUDA stand-in (tests/cuda_standin) in place of the CUDA libraries; needs nvcc
 #   STANDIN   the same without nvcc: kernels are loops
 #   CUDA      two programs of the same objects: `name` as for STANDIN, and `name`_gpu on the cards of this machine

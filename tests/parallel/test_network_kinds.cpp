@@ -91,13 +91,7 @@ std::vector<float> trained(int devices, double& loss) {
     const ls::CrossEntropyLoss smooth{{.label_smoothing = 0.1}};
     for (int i = 0; i < 8; ++i) loss = model.step(sgd, sequences(), labels(), smooth).item();
     model.engine().verify_replicas();
-    std::vector<float> values;
-    for (const ls::NamedTensor& named : ls::named_tensors(*model)) {
-        if (named.member->tensor().dtype() != ls::DType::f32) continue;
-        const std::vector<float> part = named.member->tensor().template to_vector<float>();
-        values.insert(values.end(), part.begin(), part.end());
-    }
-    return values;
+    return flat_weights_of(model);
 }
 
 template <class Net>

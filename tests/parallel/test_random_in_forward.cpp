@@ -75,7 +75,7 @@ Values trained(int devices, const ls::StepOptions& options, double& loss) {
     ls::Adam adam(model, {.lr = 0.02});
     loss = train_random<Net>(model, adam, 30, options);
     model.engine().verify_replicas();
-    return weights_of(model);
+    return flat_weights_of(model);
 }
 
 /// Draws on the host.
@@ -200,7 +200,7 @@ TEST_CASE("evaluation between steps does not change training") {
             CHECK(std::get<1>(a).to_vector<float>() == std::get<1>(b).to_vector<float>());
             model.train();
         }
-        results.push_back(weights_of(model));
+        results.push_back(flat_weights_of(model));
     }
     CHECK(results[0] == results[1]);
 }
@@ -220,7 +220,7 @@ TEST_CASE("a resumed run draws the numbers of an uninterrupted one") {
     ls::load(resumed, path);
     (void)ls::load_resume(resumed, other, path);
     (void)train_random<Autoencoder>(resumed, other, 4);
-    CHECK(weights_of(resumed) == weights_of(straight));
+    CHECK(flat_weights_of(resumed) == flat_weights_of(straight));
 }
 
 TEST_CASE("a variational autoencoder gets the same bits on 1, 2, 3 and 8 devices") { check_devices<Autoencoder>(8); }

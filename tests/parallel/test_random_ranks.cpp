@@ -17,7 +17,7 @@ template <class Model, class Net>
 std::vector<float> trained(Model& model, const StepOptions& options) {
     Adam adam(model, {.lr = 0.02});
     (void)train_random<Net>(model, adam, 6, options);
-    return weights_of(model);
+    return flat_weights_of(model);
 }
 
 template <class Net>
