@@ -14,8 +14,8 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/api_scope.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/stream.h"
-#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 

@@ -12,8 +12,8 @@
 #include "lockstep/parallel/checkpoint/snapshot.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/moved_from.h"
-#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
@@ -82,8 +82,9 @@ struct CheckpointWriter::Impl {
             } catch (const std::exception& error) {
                 failed = std::current_exception();
                 save.error = error.what();
-                warn_in_thread(fmt::format("the checkpoint of step {} was not saved, training continues: {}",
-                                           snapshot->run().steps, error.what()));
+                write_log(LogLevel::warning,
+                          fmt::format("the checkpoint of step {} was not saved, training continues: {}",
+                                      snapshot->run().steps, error.what()));
             }
         }
         return failed;

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/engine.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,10 +17,10 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/internal/threads.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/moved_from.h"
 #include "lockstep/runtime/state_copies.h"
 #include "lockstep/runtime/step_log.h"
-#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
@@ -47,6 +48,14 @@ Engine::Engine(const std::vector<NamedTensor>& tensors, Devices devices, const E
     std::vector<DeviceInfo> infos;
     for (const Device device : this->devices()) infos.push_back(device_info(device));
     if (const std::string text = imbalance_warning(infos); !text.empty()) warn(text);
+    if (!logs(LogLevel::info)) return;
+    std::vector<std::string> names;
+    for (const Device device : this->devices()) names.push_back(device.str());
+    std::int64_t parameters = 0;
+    for (const ArenaLayout& arena : store()->parameters())
+        for (const ArenaSegment& segment : arena.segments) parameters += segment.tensor.numel();
+    write_log(LogLevel::info, fmt::format("rank {} of {}: devices {}, {} shards, {} parameters", rank(),
+                                          impl_->topology().ranks, fmt::join(names, ", "), shards(), parameters));
 }
 
 Engine::~Engine() {

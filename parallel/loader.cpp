@@ -12,10 +12,10 @@
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/one_thread.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/round_up.h"
-#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 

@@ -63,6 +63,7 @@
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/external_memory.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/step_log.h"
@@ -71,4 +72,3 @@
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/runtime/transfer.h"
 #include "lockstep/runtime/versions.h"
-#include "lockstep/runtime/warning.h"

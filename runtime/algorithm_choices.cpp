@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep {
 
@@ -53,6 +53,7 @@ std::string AlgorithmChoices::choose(const std::string& question, const std::vec
     };
     std::string name = together_ ? together_(question, counted) : counted();
     if (!is_among(ways, name)) name = counted();  // another process may know algorithms that this one lacks
+    log_message(LogLevel::info, [&] { return fmt::format("{}: '{}', by trials", question, name); });
     const std::scoped_lock lock(mutex_);
     table_[question] = name;
     return name;

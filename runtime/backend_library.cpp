@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "lockstep/runtime/internal/backend_library.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep {
 
@@ -41,6 +42,10 @@ void* backend_entry(std::string_view name, const char* entry, std::string& absen
         absence = fmt::format("its library cannot be loaded ({}); install liblockstep-{}{}", error ? error : file.path,
                               name, file.version);
     }
+    log_message(LogLevel::debug, [&] {
+        return found ? fmt::format("backend {}: loaded {}", name, file.path)
+                     : fmt::format("backend {}: {}", name, absence);
+    });
     return found;
 }
 

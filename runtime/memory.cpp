@@ -20,6 +20,7 @@
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/order_checker.h"
 #include "lockstep/runtime/recycled.h"
 #include "lockstep/runtime/round_up.h"
@@ -50,7 +51,8 @@ public:
         if (bytes > largest_block) throw_out_of_memory(bytes, free_memory());
         const std::size_t size = rounded(bytes);
         void* memory = reserve(home, bytes, size);
-        if (!memory) {
+        const bool grows = memory == nullptr;
+        if (grows) {
             memory = from_system(bytes, size);
             const std::scoped_lock lock(mutex_);
             try {
@@ -68,6 +70,11 @@ public:
             known.bytes += size;
             blocks_.find(memory)->second.tag = &known;
         }
+        if (grows)
+            log_message(LogLevel::debug, [&] {
+                return fmt::format("{}: allocated {} bytes for '{}', now {} in all", device_.str(), size, tag,
+                                   stats().reserved);
+            });
         if (!device_.is_host()) live_memory::add(memory, size);
         if (order_check::enabled()) order_check::name_memory(memory, size, fmt::format("{} of {}", tag, device_.str()));
         return memory;

@@ -11,8 +11,8 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/threads.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/round_up.h"
-#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 

@@ -12,6 +12,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/process.h"
 #include "lockstep/runtime/internal/threads.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/moved_from.h"
 
 namespace lockstep {
@@ -50,7 +51,12 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
       communicator_(world(options, *rendezvous_)),
       queue_(std::make_unique<OperationQueue>(communicator_)),
       notice_(std::make_unique<UnwindingNotice>()),
-      fork_generation_(forked::generation()) {}
+      fork_generation_(forked::generation()) {
+    log_message(LogLevel::info, [&] {
+        return fmt::format("process group: rank {} of {}, backend {}", communicator_->rank(), communicator_->size(),
+                           communicator_->backend());
+    });
+}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Communicator> communicator)
     : rendezvous_(std::move(rendezvous)),

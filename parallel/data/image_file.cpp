@@ -12,7 +12,7 @@
 #include "lockstep/parallel/data/files/other_kind.h"
 #include "lockstep/parallel/data/images/codecs.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep {
 

@@ -7,8 +7,8 @@
 
 #include "lockstep/parallel/data/internal/torch_generator.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/round_up.h"
-#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 

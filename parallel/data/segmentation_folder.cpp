@@ -13,8 +13,8 @@
 #include "lockstep/parallel/data/internal/image_pairs.h"
 #include "lockstep/parallel/data/internal/mask_kinds.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/moved_from.h"
-#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 

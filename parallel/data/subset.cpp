@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/data/internal/torch_generator.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep::detail {
 

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/engine/program_cache.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -8,6 +9,7 @@
 
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/internal/kernels.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/memory.h"
 
 namespace lockstep {
@@ -31,6 +33,16 @@ std::vector<std::shared_ptr<Storage>> constants_of(const EngineMemory& memory,
             if (!is_in_store(memory, *storage) && std::find(found.begin(), found.end(), storage) == found.end())
                 found.push_back(storage);
     return found;
+}
+
+/// A traced program as a line of the log.
+std::string description_of(const ShardProgram& program, const ProgramRequest& request, const TracedRows& rows) {
+    std::vector<std::string> inputs;
+    for (const TensorMeta& input : request.inputs)
+        inputs.push_back(fmt::format("{} {}", name_of(input.dtype), with_rows(input, rows.of_shard).shape.str()));
+    return fmt::format("traced {} of a shard with inputs [{}]: {} records, {} parameters with gradients",
+                       has_backward(request.pass) ? "forward and backward" : "forward", fmt::join(inputs, ", "),
+                       program.records.size(), program.delivered().size());
 }
 
 }  // namespace
@@ -73,6 +85,7 @@ std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramReq
     auto traced = std::make_shared<ShardProgram>(
         trace_shard(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_));
     if (request.call.keep) traced->keep = request.call.keep();
+    log_message(LogLevel::debug, [&] { return description_of(*traced, request, rows); });
     // A scheduled program has at most two of them, microbatches three. Dropped ones are still owned by their scheduled
     // programs.
     shard_programs_.make_room(3 * parts_.program_cache_size, [](const auto&) { return true; });
@@ -172,6 +185,7 @@ bool ProgramCache::match(TraceChecks& checks, const ProgramRequest& request,
         throw;
     }
     checks.passed();
+    log_message(LogLevel::debug, [&] { return "traced a program again: forward and loss are unchanged"; });
     return true;
 }
 
@@ -251,6 +265,8 @@ void ProgramCache::make_room() {
     if (!full && !entries_.full(with_memory + 1)) return;
     in_flight_.drain();  // the devices may be running dropped programs
     if (full) {
+        log_message(LogLevel::debug,
+                    [&] { return fmt::format("dropping programs: at most {} are kept", parts_.program_cache_size); });
         entries_.drop_if(orphaned);
         entries_.make_room(parts_.program_cache_size, idle);
         constants_.keep_only([&](const Storage& constant) {

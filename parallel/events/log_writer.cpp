@@ -21,7 +21,7 @@
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/process.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep::internal {
 
@@ -224,7 +224,7 @@ void LogWriter::warn_once(const std::string& text) {
         const std::scoped_lock lock(mutex_);
         if (std::exchange(warned_, true)) return;
     }
-    warn_in_thread(text);  // without the lock: the program's handler may write to this log
+    write_log(LogLevel::warning, text);  // without the lock: the program's handler may write to this log
 }
 
 }  // namespace lockstep::internal

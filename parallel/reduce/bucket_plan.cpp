@@ -6,6 +6,7 @@
 
 #include "lockstep/parallel/reduce/readiness.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep {
 
@@ -49,6 +50,9 @@ BucketPlan::BucketPlan(const EngineMemory& memory, const ReductionMemory& reduct
         }
         ready.push_back(done);
     }
+    log_message(LogLevel::debug, [&] {
+        return fmt::format("buckets for the gradients of {} parameters: {}", parameters.size(), buckets.size());
+    });
 }
 
 }  // namespace lockstep

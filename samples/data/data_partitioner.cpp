@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/samples/data/python_random.h"
 
 namespace samples {

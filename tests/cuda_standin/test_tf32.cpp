@@ -10,8 +10,8 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/warning.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 #include "lockstep/tests/cuda_standin/training.h"
 
@@ -161,7 +161,7 @@ TEST_CASE("a card without TF32 computes in f32", "[.processes]") {
               config.devices.resize(1);
               config.devices[0].compute_capability = 75;
               standin::reset(config);
-              set_warning_handler([](const std::string&) {});
+              set_log_handler([](LogLevel, const std::string&) {});
               const ComputeScope scope({.allow_tf32 = true});
               const Calls calls = calls_of([] {
                   convolve(DType::f32);

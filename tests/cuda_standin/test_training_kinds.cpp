@@ -2,8 +2,8 @@
 #include <thread>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/memory.h"
-#include "lockstep/runtime/warning.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 #include "lockstep/tests/cuda_standin/training.h"
 
@@ -39,7 +39,7 @@ TEST_CASE("each card model uses the algorithms chosen for it", "[.processes]") {
               config.devices[1].sm_count = 90;
               config.devices[2].compute_capability = 90;
               standin::reset(config);
-              set_warning_handler([](const std::string&) {});
+              set_log_handler([](LogLevel, const std::string&) {});
               Trained<test::Normed> one(gpus(1), {.shards = 8}), all(gpus(4), {.shards = 8});
               one.run(3, 24);
               all.run(3, 24);
@@ -62,7 +62,7 @@ TEST_CASE("cards that need different layouts are rejected with an error that nam
               config.devices.resize(2);
               config.devices[1].compute_capability = 90;
               standin::reset(config);
-              set_warning_handler([](const std::string&) {});
+              set_log_handler([](LogLevel, const std::string&) {});
               // Four queries for the first GPU's convolution; after them, the second GPU has no channels-last
               // algorithm.
               for (const int question : {5, 6})

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/order_checker.h"
-#include "lockstep/runtime/warning.h"
 #include "lockstep/tests/cuda_standin/failures.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 
@@ -54,7 +54,7 @@ TEST_CASE("a warning names both of two unequal GPUs", "[.processes]") {
             config.devices[1].sm_count = sm_count;
             standin::reset(config);
             std::vector<std::string> warnings;
-            set_warning_handler([&](const std::string& text) { warnings.push_back(text); });
+            set_log_handler([&](LogLevel, const std::string& text) { warnings.push_back(text); });
             const Model trained(gpus(3), {});
             if (warnings.empty()) return 0;
             return warnings.size() == 1 && contains(warnings[0], "exclude device 1") &&
@@ -96,7 +96,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES selects and orders the GPUs", "[.processes]") {
               config.devices[2].sm_count = 7;
               standin::reset(config);
               if (device_count(DeviceKind::cuda) != 2 || device_info(Device::cuda(0)).units != 7) return 1;
-              set_warning_handler([](const std::string&) {});
+              set_log_handler([](LogLevel, const std::string&) {});
               Model trained(Devices::visible(), {});
               trained.run(2, 8);
               return standin::take_mistakes().empty() ? 0 : 2;

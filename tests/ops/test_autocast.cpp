@@ -12,7 +12,7 @@
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/messages.h"
 
@@ -37,11 +37,11 @@ std::vector<float> values_of(const Tensor& x) { return x.to(DType::f32).to_vecto
 TEST_CASE(
     "a single warning says that f16 is emulated on CPU devices") {  // must be the first case: warns once per process
     std::vector<std::string> warnings;
-    const WarningHandler before = set_warning_handler([&](const std::string& text) { warnings.push_back(text); });
+    const LogHandler before = set_log_handler([&](LogLevel, const std::string& text) { warnings.push_back(text); });
     const Tensor x = Tensor::full({7, 3}, 1, DType::f16);
     (void)softmax(x, 1);
     (void)softmax(x, 0);
-    set_warning_handler(before);
+    set_log_handler(before);
     REQUIRE(warnings.size() == 1);
     CHECK(
         warnings[0] ==
@@ -205,10 +205,11 @@ TEST_CASE("a layer normalises 16-bit images with f32 parameters and statistics")
           ".to(dtype))");
 }
 
-TEST_CASE("dtypes cannot be mixed outside a scope") {
+TEST_CASE("outside a scope, sums are promoted and dtypes of matrix products cannot be mixed") {
     const Tensor a = whole_numbers({2, 2}), b = a.to(DType::bf16);
-    CHECK(message_of<InvalidArgument>([&] { (void)(a + b); }) ==
-          "add: the second tensor has dtype bf16; expected f32 like the others (use .to(dtype))");
+    CHECK(message_of<InvalidArgument>([&] { (void)matmul(a, b); }) ==
+          "matmul: the second tensor has dtype bf16; expected f32 like the others (use .to(dtype))");
+    CHECK((a + b).dtype() == DType::f32);
     CHECK((b + b).dtype() == DType::bf16);
 }
 

@@ -191,7 +191,8 @@ TEST_CASE("a warning handler that throws in the writer's thread ends neither the
     const TemporaryDirectory directory;
     SavedTraining training(3);
     training.to(2);
-    const WarningHandler before = set_warning_handler([](const std::string& text) { throw std::runtime_error(text); });
+    const LogHandler before =
+        set_log_handler([](LogLevel, const std::string& text) { throw std::runtime_error(text); });
     CheckpointWriter writer;
     {
         const FileSizeLimit full(100);
@@ -201,7 +202,7 @@ TEST_CASE("a warning handler that throws in the writer's thread ends neither the
     save(writer, training, directory / "net");
     CHECK_NOTHROW(writer.wait());
     CHECK(std::filesystem::exists(directory / "net"));
-    set_warning_handler(before);
+    set_log_handler(before);
 }
 
 TEST_CASE("a full disk, a read-only directory and a path that is a device are reported") {

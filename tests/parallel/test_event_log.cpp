@@ -16,7 +16,7 @@
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/event_log.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/messages.h"
@@ -328,7 +328,7 @@ TEST_CASE("a handler of the log's own warning may write to the log and flush it"
     log.scalar("loss", 1, 0);
     log.flush();
     std::atomic<int> told{0};
-    const WarningHandler before = set_warning_handler([&](const std::string& text) {
+    const LogHandler before = set_log_handler([&](LogLevel, const std::string& text) {
         log.text("warning", text, 1);
         log.flush();
         ++told;
@@ -339,7 +339,7 @@ TEST_CASE("a handler of the log's own warning may write to the log and flush it"
         log.flush();
     }
     log.close();
-    set_warning_handler(before);
+    set_log_handler(before);
     CHECK(told == 1);
     CHECK(events_of(place).size() == 4);  // as after the full disk above: version, session, loss and the warning
 }
@@ -352,7 +352,7 @@ TEST_CASE("an exception from a handler of the log's own warning is dropped, and 
     const int file = ::open((place / "err").c_str(), O_WRONLY | O_CREAT, 0600);
     REQUIRE(file >= 0);
     ::dup2(file, 2);
-    const WarningHandler before = set_warning_handler([&](const std::string&) {
+    const LogHandler before = set_log_handler([&](LogLevel, const std::string&) {
         ++told;
         throw std::runtime_error("the handler fails");
     });
@@ -366,7 +366,7 @@ TEST_CASE("an exception from a handler of the log's own warning is dropped, and 
         log.scalar("loss", 1, 2);
         log.close();
     }
-    set_warning_handler(before);
+    set_log_handler(before);
     ::dup2(standard_error, 2);
     ::close(standard_error);
     ::close(file);

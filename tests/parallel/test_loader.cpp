@@ -12,8 +12,8 @@
 #include "lockstep/parallel/data/idx.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/warning.h"
 #include "lockstep/samples/data/digits.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/environment.h"
@@ -269,10 +269,10 @@ TEST_CASE("bad loaders and datasets are rejected") {
     CHECK_THROWS_WITH(TensorDataset(elsewhere), contains("cpu:1"));
 
     std::vector<std::string> warnings;
-    const auto before = set_warning_handler([&](const std::string& text) { warnings.push_back(text); });
+    const auto before = set_log_handler([&](LogLevel, const std::string& text) { warnings.push_back(text); });
     auto many = model_of(2, 8);
     Loader small(many, numbered(10), {.batch_size = 5});
-    set_warning_handler(before);
+    set_log_handler(before);
     REQUIRE(warnings.size() == 1);
     CHECK_THAT(warnings[0], contains("5 rows for 8 shards: 3 of them"));
     CHECK(rows_of_epoch(small, 0).size() == 2);

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lockstep/parallel/comm/launch/signal_watch.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep {
 

@@ -22,7 +22,7 @@
 #include "lockstep/parallel/comm/store/store_commands.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace lockstep::internal {
 

@@ -16,7 +16,7 @@
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/samples/apps/program/distinct_paths.h"
 #include "lockstep/samples/apps/program/flags.h"
 #include "lockstep/samples/apps/program/ranks_agree.h"

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 
 namespace program {
 

@@ -21,7 +21,7 @@
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/environment.h"
 #include "lockstep/tests/fixtures/files.h"
@@ -410,7 +410,7 @@ TEST_CASE("a store that has no descriptor for a new client warns once and contin
         return;
     }
     static std::atomic<int> told{0};
-    const auto before = set_warning_handler([](const std::string& text) {
+    const auto before = set_log_handler([](LogLevel, const std::string& text) {
         told += contains(text, "cannot accept connections: ") && contains(text, "ulimit -n") ? 1 : 1000;
         throw std::runtime_error("from the handler");
     });
@@ -436,5 +436,5 @@ TEST_CASE("a store that has no descriptor for a new client warns once and contin
     }
     CHECK(TcpStore(at(server.port())).get("key") == "value");
     CHECK(told == 1);
-    set_warning_handler(before);
+    set_log_handler(before);
 }
