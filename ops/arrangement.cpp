@@ -154,7 +154,7 @@ Tensor diag_embed(const Tensor& given, std::int64_t offset) {
     const auto numbers = [&](std::int64_t first) {
         return Tensor::arange(static_cast<double>(first), static_cast<double>(first + size), 1, DType::i64, x.device());
     };
-    return tagged(where(eq(numbers(offset).unsqueeze(1), numbers(0)), lines, 0), x.is_batch() && x.dims() > 1);
+    return tagged(masked_fill(lines, ne(numbers(offset).unsqueeze(1), numbers(0)), 0), x.is_batch() && x.dims() > 1);
 }
 
 Tensor diag(const Tensor& given, std::int64_t diagonal_of) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "lockstep/runtime/autocast.h"
@@ -25,12 +26,31 @@ void vector_of(const char* operation, const char* argument, const Tensor& tensor
                                           tensor.shape().str(), size, what));
 }
 
+bool holds(DType dtype, double value) {
+    switch (dtype) {
+        case DType::boolean: return value == 0 || value == 1;
+        case DType::u8: return value >= 0 && value <= std::numeric_limits<std::uint8_t>::max();
+        case DType::i32:
+            return value >= std::numeric_limits<std::int32_t>::min() &&
+                   value <= std::numeric_limits<std::int32_t>::max();
+        default: return true;
+    }
+}
+
 void exact_number(const char* operation, double number, DType dtype) {
     constexpr double exact = 1LL << 53;
     if (!(std::abs(number) < exact))
         throw InvalidArgument(fmt::format(
             "{}: the number {} with a tensor of {} is too large to be exact; expected a tensor, as from Tensor::from",
             operation, number, name_of(dtype)));
+}
+
+void number_of(const char* operation, double number, DType dtype) {
+    if (is_floating(dtype)) return;
+    exact_number(operation, number, dtype);
+    if (std::trunc(number) != number || !holds(dtype, number))
+        throw InvalidArgument(fmt::format("{}: the number {} with a tensor of {}; expected a number of that dtype",
+                                          operation, number, name_of(dtype)));
 }
 
 std::uint32_t dim_bits(const char* operation, const Tensor& tensor, const std::vector<int>& dims) {
@@ -130,13 +150,30 @@ constexpr std::string_view in_f32[] = {"acos",
                                        "triplet_margin_loss"};
 
 constexpr std::string_view in_the_widest[] = {
-    "add", "addcdiv", "addcmul", "bilinear", "cat", "cross", "div",         "dot", "eq",        "ge",   "gt",
-    "le",  "lt",      "maximum", "minimum",  "mul", "ne",    "scatter_add", "sub", "tensordot", "where"};
+    "add", "addcdiv", "addcmul", "atan2",   "bilinear", "cat", "cross", "div",         "dot", "eq",        "ge",
+    "gt",  "le",      "lt",      "maximum", "minimum",  "mul", "ne",    "scatter_add", "sub", "tensordot", "where"};
 
 template <std::size_t n>
 bool has(const std::string_view (&list)[n], std::string_view function) {
     return std::find(std::begin(list), std::end(list), function) != std::end(list);
 }
+
+/// 0 for bool, 1 for integers, 2 for floats.
+int category(DType dtype) { return is_floating(dtype) ? 2 : dtype == DType::boolean ? 0 : 1; }
+
+/// The dtype of tensors of several dimensions, and that of scalars, which counts only if its category is higher.
+struct CommonDType {
+    std::optional<DType> of_many, of_scalars;
+
+    void take(const Tensor& tensor) {
+        std::optional<DType>& dtype = tensor.dims() == 0 ? of_scalars : of_many;
+        dtype = dtype ? promote_types(*dtype, tensor.dtype()) : tensor.dtype();
+    }
+    DType get() const {
+        if (!of_many || !of_scalars) return of_many ? *of_many : *of_scalars;
+        return category(*of_scalars) > category(*of_many) ? promote_types(*of_many, *of_scalars) : *of_many;
+    }
+};
 
 /// f32 if the tensors have several dtypes among f32, f16 and bf16. Ignores f64 and integers, which are rejected later.
 std::optional<DType> widest(TensorList tensors) {
@@ -164,6 +201,7 @@ CheckedArgs::CheckedArgs(const char* function, std::initializer_list<Argument> a
     tensors_.reserve(arguments.size());
     for (const Argument& argument : arguments) take(argument);
     convert();
+    promote(arguments.begin());
     require_alike(arguments.begin());
     require_one_device();
 }
@@ -174,10 +212,11 @@ CheckedArgs::CheckedArgs(const char* function, const char* name, TensorList tens
     recycled::Vector<Argument> arguments;
     arguments.reserve(tensors.size());
     for (const Tensor& tensor : tensors) {
-        arguments.push_back(dtypes == Dtypes::alike ? arg::alike(name, tensor) : arg::floating(name, tensor));
+        arguments.push_back(dtypes == Dtypes::promoted ? arg::promoted(name, tensor) : arg::floating(name, tensor));
         take(arguments.back());
     }
     convert();
+    promote(arguments.data());
     if (dtypes != Dtypes::floating) require_alike(arguments.data());
     require_one_device();
 }
@@ -204,10 +243,23 @@ void CheckedArgs::convert() {
         if (tensor.defined() && autocast_converts(tensor.dtype())) tensor = Autocast::cast(tensor, *dtype);
 }
 
+void CheckedArgs::promote(const Argument* arguments) {
+    CommonDType common;
+    const auto is_promoted = [](Kind kind) { return kind == Kind::promoted || kind == Kind::real; };
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+        if (is_promoted(arguments[i].kind)) common.take(tensors_[i]);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+        const Kind kind = arguments[i].kind;
+        if (!is_promoted(kind)) continue;
+        const DType dtype = kind == Kind::real && !is_floating(common.get()) ? DType::f32 : common.get();
+        if (tensors_[i].dtype() != dtype) tensors_[i] = tensors_[i].to(dtype);
+    }
+}
+
 void CheckedArgs::require_alike(const Argument* arguments) const {
     for (std::size_t i = 1; i < tensors_.size(); ++i) {
         const Kind kind = arguments[i].kind;
-        if (!tensors_[i].defined() || kind == Kind::any) continue;
+        if (!tensors_[i].defined() || kind > Kind::number) continue;
         const DType dtype = tensors_[i].dtype(), first = tensors_[0].dtype();
         if (dtype == first || (kind == Kind::parameter && dtype == DType::f32 && is_half_type(first))) continue;
         throw InvalidArgument(fmt::format("{}: {} has dtype {}; expected {} like the others (use .to(dtype))",

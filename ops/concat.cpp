@@ -14,7 +14,7 @@
 namespace lockstep {
 
 Tensor cat(const std::vector<Tensor>& given, int dim) {
-    const CheckedArgs call("cat", "a tensor", given, CheckedArgs::Dtypes::alike);
+    const CheckedArgs call("cat", "a tensor", given, CheckedArgs::Dtypes::promoted);
     const TensorList tensors = call.tensors();
     if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors; expected at least one");
     Shape shape = tensors[0].shape();

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 
@@ -5,6 +7,7 @@
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/broadcast.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/integer_functions.h"
 #include "lockstep/ops/internal/tensor_number.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
@@ -21,8 +24,10 @@ template <class F>
 Tensor binary(const Tensor& given_a, const Tensor& given_b) {
     constexpr const char* name = F::name;
     constexpr bool multiplies = std::is_same_v<F, functor::Mul>, divides = std::is_same_v<F, functor::Div>;
-    const CheckedArgs call(name, {arg::number("the first tensor", given_a), arg::number("the second tensor", given_b)});
+    const CheckedArgs call(name,
+                           {arg::promoted("the first tensor", given_a), arg::promoted("the second tensor", given_b)});
     const Tensor &a = call[0], &b = call[1];
+    if (a.dtype() == DType::boolean) return multiplies ? logical_and(a, b) : logical_or(a, b);
     const Tensor y = apply_one(Binary<F>{}, {a, b}, broadcast_meta(name, a.dtype(), {a, b}));
     if (!needs_autograd({a, b})) return y;
 
@@ -65,16 +70,26 @@ Tensor affine(const char* name, const Tensor& given, double scale, double shift)
     return y;
 }
 
-bool is_integral(const Tensor& x) { return x.defined() && !is_floating(x.dtype()) && x.dtype() != DType::boolean; }
+/// `x`, converted to f32 if it is not a floating tensor.
+Tensor as_float(const Tensor& x) { return x.defined() && !is_floating(x.dtype()) ? x.to(DType::f32) : x; }
 
-/// `x`, converted to f32 if it is an integer tensor: the type to which PyTorch promotes it.
-Tensor promoted(const Tensor& x) { return is_integral(x) ? x.to(DType::f32) : x; }
+/// `x`, converted to i64 if it is of bool and is combined with a number of another type.
+Tensor as_number(const Tensor& x, Scalar number) {
+    return x.defined() && x.dtype() == DType::boolean && !number.is_bool() ? x.to(DType::i64) : x;
+}
+
+/// Throws InvalidArgument for bool, of which PyTorch has no differences.
+void require_numbers(const char* name, const Tensor& x) {
+    if (x.defined() && x.dtype() == DType::boolean)
+        throw InvalidArgument(fmt::format(
+            "{}: a tensor has dtype bool; expected numbers (use logical_not to invert a mask, or .to(dtype))", name));
+}
 
 /// The number as a tensor for an operation with `other`.
 Tensor number(const char* name, Scalar value, const Tensor& given) {
     const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& other = call[0];
-    if (!is_integral(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
+    if (!integers::is_one(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
     checks::exact_number(name, value.value(), other.dtype());
     const auto whole = static_cast<std::int64_t>(value.value());
     const double wrapped = other.dtype() == DType::u8    ? static_cast<std::uint8_t>(whole)
@@ -84,7 +99,9 @@ Tensor number(const char* name, Scalar value, const Tensor& given) {
 }
 
 /// Whether the sum or product of a number and a tensor is of integers.
-bool stay_integers(const Tensor& x, Scalar number) { return is_integral(x) && number.is_integer(); }
+bool stay_integers(const Tensor& x, Scalar number) {
+    return x.defined() && !is_floating(x.dtype()) && number.is_integer();
+}
 
 /// Whether a product with 1 / b is as good as a quotient: not if the reciprocal overflows or loses digits.
 bool has_reciprocal(double b, DType dtype) {
@@ -102,8 +119,8 @@ Tensor differentiable_gradient(const F& function, const Tensor& dy, const Tensor
 
 /// A function of every element.
 template <class F>
-Tensor unary(const Tensor& given, const F& function = {}) {
-    const CheckedArgs call(F::name, {arg::floating("the tensor", given)});
+Tensor unary(const Tensor& given, const F& function = {}, CheckedArgs::Kind kind = CheckedArgs::Kind::floating) {
+    const CheckedArgs call(F::name, {{kind, "the tensor", given}});
     const Tensor& x = call[0];
     const Tensor y = apply_one(Unary<F>{function}, {x}, like(x));
     if (!needs_autograd({x})) return y;
@@ -121,64 +138,86 @@ Tensor unary(const Tensor& given, const F& function = {}) {
     return y;
 }
 
+/// A mathematical function, also of integers and bool as f32.
+template <class F>
+Tensor of_real(const Tensor& x) {
+    return unary<F>(x, {}, CheckedArgs::Kind::real);
+}
+
+/// A function that does not change integers.
+template <class F>
+Tensor rounded(const Tensor& x) {
+    return integers::is_one(x) ? x.clone() : unary<F>(x);
+}
+
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) { return binary<functor::Add>(a, b); }
-Tensor sub(const Tensor& a, const Tensor& b) { return binary<functor::Sub>(a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) {
+    require_numbers("sub", a);
+    require_numbers("sub", b);
+    return binary<functor::Sub>(a, b);
+}
 Tensor mul(const Tensor& a, const Tensor& b) { return binary<functor::Mul>(a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
-    if (is_integral(a) && is_integral(b)) {
-        const CheckedArgs call("div", {arg::number("the first tensor", a), arg::number("the second tensor", b)});
-        return binary<functor::Div>(promoted(call[0]), promoted(call[1]));
-    }
-    return binary<functor::Div>(a, b);
+    const CheckedArgs call("div", {arg::real("the first tensor", a), arg::real("the second tensor", b)});
+    return binary<functor::Div>(call[0], call[1]);
 }
 
 Tensor operator+(const Tensor& a, Scalar b) {
-    return stay_integers(a, b) ? add(a, number("add", b, a)) : affine("add", promoted(a), 1, b.value());
+    if (!stay_integers(a, b)) return affine("add", as_float(a), 1, b.value());
+    const Tensor x = as_number(a, b);
+    return add(x, number("add", b, x));
 }
 Tensor operator-(const Tensor& a, Scalar b) {
-    return stay_integers(a, b) ? sub(a, number("sub", b, a)) : affine("sub", promoted(a), 1, -b.value());
+    require_numbers("sub", a);
+    return stay_integers(a, b) ? sub(a, number("sub", b, a)) : affine("sub", as_float(a), 1, -b.value());
 }
 Tensor operator*(const Tensor& a, Scalar b) {
-    return stay_integers(a, b) ? mul(a, number("mul", b, a)) : affine("mul", promoted(a), b.value(), no_shift);
+    if (!stay_integers(a, b)) return affine("mul", as_float(a), b.value(), no_shift);
+    const Tensor x = as_number(a, b);
+    return mul(x, number("mul", b, x));
 }
 Tensor operator/(const Tensor& a, Scalar b) {
-    const CheckedArgs call("div", {arg::any("the tensor", a)});
-    const Tensor x = promoted(call[0]);
+    const CheckedArgs call("div", {arg::real("the tensor", a)});
+    const Tensor& x = call[0];
     if (has_reciprocal(b.value(), x.dtype())) return affine("div", x, 1 / b.value(), no_shift);
     return div(x, number("div", b, x));
 }
 Tensor operator-(Scalar a, const Tensor& b) {
-    return stay_integers(b, a) ? sub(number("sub", a, b), b) : affine("sub", promoted(b), -1, a.value());
+    require_numbers("sub", b);
+    return stay_integers(b, a) ? sub(number("sub", a, b), b) : affine("sub", as_float(b), -1, a.value());
 }
 Tensor operator/(Scalar a, const Tensor& b) {
-    const Tensor x = promoted(b);
+    const Tensor x = as_float(b);
     return div(number("div", a, x), x);
 }
 
-Tensor neg(const Tensor& x) { return unary<functor::Neg>(x); }
-Tensor exp(const Tensor& x) { return unary<functor::Exp>(x); }
-Tensor log(const Tensor& x) { return unary<functor::Log>(x); }
-Tensor sqrt(const Tensor& x) { return unary<functor::Sqrt>(x); }
-Tensor square(const Tensor& x) { return unary<functor::Square>(x); }
-Tensor sign(const Tensor& x) { return unary<functor::Sign>(x); }
-Tensor abs(const Tensor& x) { return unary<functor::Abs>(x); }
-Tensor reciprocal(const Tensor& x) { return unary<functor::Reciprocal>(x); }
-Tensor rsqrt(const Tensor& x) { return unary<functor::Rsqrt>(x); }
-Tensor floor(const Tensor& x) { return unary<functor::Floor>(x); }
-Tensor ceil(const Tensor& x) { return unary<functor::Ceil>(x); }
-Tensor round(const Tensor& x) { return unary<functor::Round>(x); }
-Tensor expm1(const Tensor& x) { return unary<functor::Expm1>(x); }
-Tensor log1p(const Tensor& x) { return unary<functor::Log1p>(x); }
-Tensor erf(const Tensor& x) { return unary<functor::Erf>(x); }
-Tensor sin(const Tensor& x) { return unary<functor::Sin>(x); }
-Tensor cos(const Tensor& x) { return unary<functor::Cos>(x); }
+Tensor neg(const Tensor& x) {
+    require_numbers("neg", x);
+    return integers::is_one(x) ? integers::neg(x) : unary<functor::Neg>(x);
+}
+Tensor exp(const Tensor& x) { return of_real<functor::Exp>(x); }
+Tensor log(const Tensor& x) { return of_real<functor::Log>(x); }
+Tensor sqrt(const Tensor& x) { return of_real<functor::Sqrt>(x); }
+Tensor square(const Tensor& x) { return integers::is_one(x) ? x * x : unary<functor::Square>(x); }
+Tensor sign(const Tensor& x) { return integers::is_one(x) ? integers::sign(x) : unary<functor::Sign>(x); }
+Tensor abs(const Tensor& x) { return integers::is_one(x) ? integers::abs(x) : unary<functor::Abs>(x); }
+Tensor reciprocal(const Tensor& x) { return of_real<functor::Reciprocal>(x); }
+Tensor rsqrt(const Tensor& x) { return of_real<functor::Rsqrt>(x); }
+Tensor floor(const Tensor& x) { return rounded<functor::Floor>(x); }
+Tensor ceil(const Tensor& x) { return rounded<functor::Ceil>(x); }
+Tensor round(const Tensor& x) { return rounded<functor::Round>(x); }
+Tensor expm1(const Tensor& x) { return of_real<functor::Expm1>(x); }
+Tensor log1p(const Tensor& x) { return of_real<functor::Log1p>(x); }
+Tensor erf(const Tensor& x) { return of_real<functor::Erf>(x); }
+Tensor sin(const Tensor& x) { return of_real<functor::Sin>(x); }
+Tensor cos(const Tensor& x) { return of_real<functor::Cos>(x); }
 
 namespace {
 
 Tensor transcendental(const char* name, const Tensor& x, functor::Transcendental function) {
-    const CheckedArgs call(name, {arg::floating("the tensor", x)});
+    const CheckedArgs call(name, {arg::real("the tensor", x)});
     return unary(call[0], functor::TranscendentalFunction{static_cast<double>(function)});
 }
 
@@ -197,23 +236,29 @@ Tensor asinh(const Tensor& x) { return transcendental("asinh", x, functor::Trans
 Tensor acosh(const Tensor& x) { return transcendental("acosh", x, functor::Transcendental::acosh); }
 Tensor atanh(const Tensor& x) { return transcendental("atanh", x, functor::Transcendental::atanh); }
 Tensor fmod(const Tensor& x, double divisor) { return unary(x, functor::Fmod{divisor}); }
-Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max) {
+Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max) {
+    const ApiScope call("clamp");
     if (!min && !max) throw InvalidArgument("clamp: no limit; expected `min`, `max` or both");
+    const bool whole = (!min || min->is_integer()) && (!max || max->is_integer());
+    if (whole && integers::is_one(x)) return integers::clamp(x, min, max);
     constexpr double none = std::numeric_limits<double>::infinity();
-    return unary(x, functor::Clamp{min.value_or(-none), max.value_or(none)});
+    return unary(as_float(x), functor::Clamp{min ? min->value() : -none, max ? max->value() : none});
 }
-Tensor pow(const Tensor& x, double exponent) {
+Tensor pow(const Tensor& x, Scalar exponent) {
     const ApiScope call("pow");
+    const double power = exponent.value();
+    if (integers::is_one(x) && exponent.is_integer()) return integers::pow(x, static_cast<std::int64_t>(power));
+    const Tensor base = as_float(x);
     // As in PyTorch, whose special values are those of the functions.
-    if (exponent == 0.5) return sqrt(x);
-    if (exponent == 2) return square(x);
-    if (exponent == -0.5) return rsqrt(x);
-    if (exponent == -1) return reciprocal(x);
-    return unary(x, functor::Pow{exponent});
+    if (power == 0.5) return sqrt(base);
+    if (power == 2) return square(base);
+    if (power == -0.5) return rsqrt(base);
+    if (power == -1) return reciprocal(base);
+    return unary(base, functor::Pow{power});
 }
-Tensor relu(const Tensor& x) { return unary<functor::Relu>(x); }
-Tensor sigmoid(const Tensor& x) { return unary<functor::Sigmoid>(x); }
-Tensor tanh(const Tensor& x) { return unary<functor::Tanh>(x); }
+Tensor relu(const Tensor& x) { return integers::is_one(x) ? integers::relu(x) : unary<functor::Relu>(x); }
+Tensor sigmoid(const Tensor& x) { return of_real<functor::Sigmoid>(x); }
+Tensor tanh(const Tensor& x) { return of_real<functor::Tanh>(x); }
 Tensor gelu(const Tensor& x, GeluForm form) {
     const ApiScope call("gelu");
     return form == GeluForm::exact ? unary<functor::Gelu>(x) : unary<functor::GeluTanh>(x);
@@ -223,7 +268,7 @@ Tensor logsigmoid(const Tensor& x) { return unary<functor::LogSigmoid>(x); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) { return unary(x, functor::LeakyRelu{negative_slope}); }
 
 Tensor isfinite(const Tensor& given) {
-    const CheckedArgs call("isfinite", {arg::floating("input", given)});
+    const CheckedArgs call("isfinite", {arg::real("input", given)});
     const Tensor x = call[0].detach();
     return apply_one(IsFinite{}, {x}, TensorMeta::contiguous(DType::boolean, x.shape(), call[0].is_batch()));
 }

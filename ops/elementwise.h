@@ -11,8 +11,9 @@ namespace lockstep {
 
 // ---- elementwise ------------------------------------------------------------------------------------------------
 
-/// Inputs are broadcast (numpy's rule). Integers wrap around in sums, differences and products; a quotient of integers
-/// is f32.
+/// Inputs are broadcast (numpy's rule) and converted to their common dtype (torch.result_type). Integers wrap around in
+/// sums, differences and products; a quotient of integers is f32. Sums and products of bool are or and and; bool has no
+/// differences.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -23,23 +24,25 @@ inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 
-/// A number that is combined with a tensor (torch's Scalar); remembers whether it was written as an integer.
+/// A number that is combined with a tensor (torch's Scalar); remembers whether it was written as an integer or a bool.
 class Scalar {
 public:
     template <class T>
     requires std::is_arithmetic_v<T> Scalar(T value)  // NOLINT(google-explicit-constructor): `x * 2`
-        : value_(static_cast<double>(value)), integer_(std::is_integral_v<T>) {}
+        : value_(static_cast<double>(value)), integer_(std::is_integral_v<T>), bool_(std::is_same_v<T, bool>) {}
     double value() const { return value_; }
+    /// Also of a bool.
     bool is_integer() const { return integer_; }
+    bool is_bool() const { return bool_; }
 
 private:
     double value_;
-    bool integer_;
+    bool integer_, bool_;
 };
 
 // Operators with a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's
-// dtype. With an integer tensor, an integer (below 2^53) gives integers; any other number, and every division, gives
-// f32.
+// dtype. With an integer tensor, an integer (below 2^53) gives integers, with a tensor of bool i64; any other number,
+// and every division, gives f32.
 Tensor operator+(const Tensor& a, Scalar b);
 Tensor operator-(const Tensor& a, Scalar b);
 Tensor operator*(const Tensor& a, Scalar b);
@@ -49,6 +52,9 @@ Tensor operator-(Scalar a, const Tensor& b);
 Tensor operator/(Scalar a, const Tensor& b);
 inline Tensor operator+(Scalar a, const Tensor& b) { return b + a; }
 inline Tensor operator*(Scalar a, const Tensor& b) { return b * a; }
+
+// Functions of every element. Those whose values for integers are integers (neg, square, sign, abs, floor, ceil, round,
+// trunc, clamp, pow, relu) give integers for them; other mathematical functions convert integers and bool to f32.
 
 Tensor neg(const Tensor& x);
 Tensor exp(const Tensor& x);
@@ -93,11 +99,22 @@ Tensor frac(const Tensor& x);
 Tensor fmod(const Tensor& x, double divisor);
 /// The remainder with the sign of the divisor.
 Tensor remainder(const Tensor& x, double divisor);
+/// The same with a tensor of divisors; the tensors are broadcast and converted as by `add`, and one must be floating.
+Tensor fmod(const Tensor& x, const Tensor& divisor);
+Tensor remainder(const Tensor& x, const Tensor& divisor);
 /// Limits x. A missing limit does not apply; `max` applies where it is less than `min`. Throws InvalidArgument if both
 /// are missing.
-Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
-/// x to a power, which becomes part of the program while `forward` is traced.
-Tensor pow(const Tensor& x, double exponent);
+Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max = std::nullopt);
+/// x to a power, which becomes part of the program while `forward` is traced. With integers, an integer exponent must
+/// not be negative.
+Tensor pow(const Tensor& x, Scalar exponent);
+/// base to the power of exponent. The tensors are broadcast and converted as by `add`; one of them must be floating.
+Tensor pow(const Tensor& base, const Tensor& exponent);
+Tensor pow(Scalar base, const Tensor& exponent);
+/// The angle, in (-pi, pi], of the point (x, y), and the length of the vector (a, b). The tensors are broadcast and
+/// converted as by `div`.
+Tensor atan2(const Tensor& y, const Tensor& x);
+Tensor hypot(const Tensor& a, const Tensor& b);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 Tensor relu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
@@ -155,8 +172,9 @@ Tensor isinf(const Tensor& x);
 // ---- comparison and choice --------------------------------------------------------------------------------------
 
 /// Comparisons of all dtypes, as bool: equal, unequal, less than, less or equal, greater than, greater or equal. Inputs
-/// are broadcast. NaN is unequal to everything. With a tensor of integers, a number is compared in the tensor's dtype,
-/// or in i64 if that does not have it. If the number is not an integer, both are compared in f32. Not differentiable.
+/// are broadcast, and compared in their common dtype (torch.result_type). NaN is unequal to everything. With a tensor
+/// of integers, a number is compared in the tensor's dtype, or in i64 if that does not have it. If the number is not an
+/// integer, both are compared in f32. Not differentiable.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -188,14 +206,15 @@ Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_xor(const Tensor& a, const Tensor& b);
 
-/// a where `condition` (bool) holds, b elsewhere, all broadcast together. Any dtype; a number gets that of the tensor.
+/// a where `condition` (bool) holds, b elsewhere, all broadcast together. Any dtypes, converted to the common one; a
+/// number gets that of the tensor, or one to which it is promoted as by operators.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
-/// x with `value` where `mask` (bool) holds; the two are broadcast together.
+/// x with `value`, which its dtype must have, where `mask` (bool) holds; the two are broadcast together.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
-/// The larger or smaller of two numbers, which are broadcast; NaN if one of them is NaN. The gradient of equal numbers
-/// is half to each.
+/// The larger or smaller of two numbers, broadcast and converted as by `add`; NaN if one of them is NaN. The gradient
+/// of equal numbers is half to each.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 

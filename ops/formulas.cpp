@@ -6,6 +6,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/integer_functions.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -14,14 +15,13 @@ namespace {
 
 template <class F>
 Tensor formula(const char* name, const Tensor& given, F function) {
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const CheckedArgs call(name, {arg::real("the tensor", given)});
     return function(widened(call[0])).to(call[0].dtype());
 }
 
 template <class F>
 Tensor formula(const char* name, const Tensor& given_a, const Tensor& given_b, F function) {
-    const CheckedArgs call(name,
-                           {arg::floating("the first tensor", given_a), arg::floating("the second tensor", given_b)});
+    const CheckedArgs call(name, {arg::real("the first tensor", given_a), arg::real("the second tensor", given_b)});
     return function(widened(call[0]), widened(call[1])).to(call[0].dtype());
 }
 
@@ -42,6 +42,7 @@ void require_not_negative(const char* name, double lambd) {
 }  // namespace
 
 Tensor trunc(const Tensor& x) {
+    if (integers::is_one(x)) return x.clone();
     return formula("trunc", x, [](const Tensor& wide) { return where(wide < 0, ceil(wide), floor(wide)); });
 }
 
@@ -49,12 +50,11 @@ Tensor frac(const Tensor& x) {
     return formula("frac", x, [](const Tensor& wide) { return wide - trunc(wide.detach()); });
 }
 
-Tensor remainder(const Tensor& x, double divisor) {
-    return formula("remainder", x, [=](const Tensor& wide) {
-        const Tensor rest = fmod(wide, divisor);
-        const Tensor other_sign = divisor < 0 ? rest > 0 : rest < 0;
-        return where(other_sign, rest + divisor, rest);
-    });
+Tensor remainder(const Tensor& given, double divisor) {
+    const CheckedArgs call("remainder", {arg::floating("the tensor", given)});
+    const Tensor rest = fmod(widened(call[0]), divisor);
+    const Tensor other_sign = divisor < 0 ? rest > 0 : rest < 0;
+    return where(other_sign, rest + divisor, rest).to(call[0].dtype());
 }
 
 Tensor threshold(const Tensor& given, double threshold, double value) {
@@ -109,22 +109,22 @@ Tensor lerp(const Tensor& start, const Tensor& end, double weight) {
 }
 
 Tensor lerp(const Tensor& given_start, const Tensor& given_end, const Tensor& given_weight) {
-    const CheckedArgs call("lerp", {arg::floating("start", given_start), arg::floating("end", given_end),
-                                    arg::floating("weight", given_weight)});
+    const CheckedArgs call(
+        "lerp", {arg::real("start", given_start), arg::real("end", given_end), arg::real("weight", given_weight)});
     const Tensor a = widened(call[0]), b = widened(call[1]), weight = widened(call[2]);
     const Tensor y = where(abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight));
     return y.to(call[0].dtype());
 }
 
 Tensor addcmul(const Tensor& x, const Tensor& given_a, const Tensor& given_b, double value) {
-    const CheckedArgs call("addcmul", {arg::floating("input", x), arg::floating("the first tensor", given_a),
-                                       arg::floating("the second tensor", given_b)});
+    const CheckedArgs call("addcmul", {arg::real("input", x), arg::real("the first tensor", given_a),
+                                       arg::real("the second tensor", given_b)});
     return (widened(call[0]) + widened(call[1]) * widened(call[2]) * value).to(call[0].dtype());
 }
 
 Tensor addcdiv(const Tensor& x, const Tensor& given_a, const Tensor& given_b, double value) {
-    const CheckedArgs call("addcdiv", {arg::floating("input", x), arg::floating("the first tensor", given_a),
-                                       arg::floating("the second tensor", given_b)});
+    const CheckedArgs call("addcdiv", {arg::real("input", x), arg::real("the first tensor", given_a),
+                                       arg::real("the second tensor", given_b)});
     return (widened(call[0]) + widened(call[1]) * value / widened(call[2])).to(call[0].dtype());
 }
 
@@ -138,12 +138,12 @@ Tensor nan_to_num(const Tensor& given, double nan, std::optional<double> posinf,
 }
 
 Tensor isnan(const Tensor& given) {
-    const CheckedArgs call("isnan", {arg::floating("the tensor", given)});
+    const CheckedArgs call("isnan", {arg::real("the tensor", given)});
     return ne(call[0], call[0]);
 }
 
 Tensor isinf(const Tensor& given) {
-    const CheckedArgs call("isinf", {arg::floating("the tensor", given)});
+    const CheckedArgs call("isinf", {arg::real("the tensor", given)});
     return eq(abs(call[0].detach()), std::numeric_limits<double>::infinity());
 }
 

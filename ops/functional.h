@@ -1,10 +1,10 @@
 // The functions of a model, with gradients. Names, arguments and defaults are those of torch and torch.nn.functional;
-// docs/support.md lists the limits. Inputs are f32, f64, f16 or bf16, all of one dtype (torch promotes, and so does
-// Autocast, runtime/autocast.h) and on one device. Results are fresh tensors on that device. f16 and bf16 are computed
-// in f32 and rounded, or with at least that accuracy. f32 is computed in f32 on every kind of device: TF32, which
-// PyTorch's convolutions use on GPUs by default, must be permitted (allow_tf32 in EngineOptions and ComputeSettings).
-// Each function enqueues its work and returns. Invalid shapes, dtypes and attributes throw InvalidArgument with the
-// name of the called function.
+// docs/support.md lists the limits. Inputs are f32, f64, f16 or bf16, all of one dtype (Autocast converts them,
+// runtime/autocast.h) and on one device. A comment names the functions that also take integers or bool. Results are
+// fresh tensors on that device. f16 and bf16 are computed in f32 and rounded, or with at least that accuracy. f32 is
+// computed in f32 on every kind of device: TF32, which PyTorch's convolutions use on GPUs by default, must be permitted
+// (allow_tf32 in EngineOptions and ComputeSettings). Each function enqueues its work and returns. Invalid shapes,
+// dtypes and attributes throw InvalidArgument with the name of the called function.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,17 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> d
 /// x with y[.., index[.., i, ..], ..] += src[.., i, ..] for all elements of the index, in the order of i. The index has
 /// the dimensions of x and src and no larger sizes, except along `dim` than x. Any dtype but bool.
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
-
+/// x with y[.., index[.., i, ..], ..] = src[.., i, ..], or `value`, for all elements of the index, in the order of i:
+/// the last of equal indices counts, in the gradient of src as well. The sizes are those of scatter_add. Any dtype, the
+/// same for x and src.
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, Scalar value);
 /// x with `value` at the indices of a vector along `dim`. Any dtype.
 Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Scalar value);
 /// x with y[.., index[i], ..] += alpha src[.., i, ..] along `dim`, in the order of i, for a vector of indices.
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, double alpha = 1);
+/// x with y[.., index[i], ..] = src[.., i, ..] along `dim`, for a vector of indices, as `scatter`. Any dtype.
+Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
 /// How embedding_bag combines the rows of a bag.
 enum class EmbeddingBagMode : std::uint8_t { sum, mean, max };
 /// Rows of weight (num_embeddings, embedding_dim) at the indices `input` (B, L), combined over L: (B, embedding_dim).
@@ -58,19 +64,19 @@ Tensor embedding_bag(const Tensor& input, const Tensor& weight, EmbeddingBagMode
 /// them.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-/// Index (i64) of the first largest element along `dim`, or in the flattened tensor. Not differentiable.
+/// Index (i64) of the first largest element along `dim`, or in the flattened tensor. Any dtype. Not differentiable.
 Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
-/// Index (i64) of the first smallest element. Not differentiable.
+/// Index (i64) of the first smallest element. Any dtype. Not differentiable.
 Tensor argmin(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
 /// Result of max() and min().
 struct ValuesAndIndices {
     Tensor values, indices;
 };
-/// Largest or smallest elements along `dim`, NaN if there is one, and their first indices (i64). The gradient is that
-/// of these elements.
+/// Largest or smallest elements along `dim`, NaN if there is one, and their first indices (i64). Any dtype. The
+/// gradient is that of these elements.
 ValuesAndIndices(max)(const Tensor& x, int dim, bool keepdim = false);
 ValuesAndIndices(min)(const Tensor& x, int dim, bool keepdim = false);
-/// Largest or smallest element over `dims`, NaN if there is one. Equal elements share the gradient.
+/// Largest or smallest element over `dims`, NaN if there is one. Any dtype. Equal elements share the gradient.
 Tensor amax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// bool: whether any element over `dims`, or all, are not 0. Any dtype. Not differentiable.
@@ -92,31 +98,32 @@ Tensor count_nonzero(const Tensor& x, const Dims& dims = {});
 /// Sum and mean over `dims` of the elements that are not NaN.
 Tensor nansum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor nanmean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-/// The k-th smallest element along `dim`, from 1, and its index (i64). NaN is larger than every number.
+/// The k-th smallest element along `dim`, from 1, and its index (i64). NaN is larger than every number. Any dtype.
 ValuesAndIndices kthvalue(const Tensor& x, std::int64_t k, int dim = -1, bool keepdim = false);
-/// The middle element along `dim`, the smaller one of two, and its index (i64); NaN if there is one.
+/// The middle element along `dim`, the smaller one of two, and its index (i64); NaN if there is one. Any
+/// dtype.
 ValuesAndIndices median(const Tensor& x, int dim, bool keepdim = false);
 /// The number below which a part `q` of the elements along `dim` is, interpolated between two elements; NaN if there is
 /// one. f32 or f64.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
-/// log(sum(exp(x))) over `dims`, without overflow.
+/// log(sum(exp(x))) over `dims`, without overflow. Integers and bool are converted to f32.
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// x divided by its p-norm along `dim`, or by `eps` if the norm is smaller. torch.nn.functional.normalize.
 Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
 /// Cosines of the angles between vectors along `dim`; norms below `eps` count as `eps`.
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = 1, double eps = 1e-8);
-/// Product of all elements, or along `dim`.
+/// Product of all elements, or along `dim`; i64 for integers and bool.
 Tensor prod(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
-/// Sums and products of the elements up to each one along `dim`.
+/// Sums and products of the elements up to each one along `dim`; i64 for integers and bool.
 Tensor cumsum(const Tensor& x, int dim);
 Tensor cumprod(const Tensor& x, int dim);
-/// Elements in ascending or descending order along `dim`, and their indices (i64). Equal elements keep their order; NaN
-/// is larger than every number.
+/// Elements in ascending or descending order along `dim`, and their indices (i64). Any dtype. Equal elements keep their
+/// order; NaN is larger than every number.
 ValuesAndIndices sort(const Tensor& x, int dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, int dim = -1, bool descending = false);
-/// The k largest or smallest elements along `dim` in order, and their indices (i64).
+/// The k largest or smallest elements along `dim` in order, and their indices (i64). Any dtype.
 ValuesAndIndices topk(const Tensor& x, std::int64_t k, int dim = -1, bool largest = true);
-/// Products (N, M) of the elements of two vectors.
+/// Products (N, M) of the elements of two vectors of any dtypes, as by `mul`.
 Tensor outer(const Tensor& a, const Tensor& b);
 // ---- linear algebra, convolution, pooling -----------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// Functions that read and add elements at indices, with gradients.
+// Functions that read, add and replace elements at indices, with gradients.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -129,6 +129,51 @@ Tensor gathered(const char* name, const Tensor& x, int dim, const Tensor& index)
     return y;
 }
 
+/// For each element of x along `dim`: 1 + the last position of its coordinate in the index, or 0.
+Tensor last_position(const Tensor& x, int dim, const Tensor& index) {
+    return apply_one(LastPosition{dim, per_row(index), index.is_batch()}, {index},
+                     TensorMeta::contiguous(DType::i64, x.shape(), x.is_batch()));
+}
+
+/// `source` with zeros at its ends, so that it has at least the sizes of x except along `dim`.
+Tensor grown(const Tensor& source, const Tensor& x, int dim) {
+    std::vector<std::int64_t> after(static_cast<std::size_t>(2 * x.dims()), 0);
+    for (int d = 0; d < x.dims(); ++d)
+        if (d != dim)
+            after[static_cast<std::size_t>(2 * (x.dims() - 1 - d) + 1)] =
+                std::max<std::int64_t>(0, x.size(d) - source.size(d));
+    return tagged(pad(source, after), source.is_batch());
+}
+
+void require_dtype(const char* name, const Tensor& source, const Tensor& x) {
+    if (source.dtype() != x.dtype())
+        throw InvalidArgument(fmt::format("{}: src has dtype {}; expected {} like the tensor (use .to(dtype))", name,
+                                          name_of(source.dtype()), name_of(x.dtype())));
+}
+
+/// x with elements of `source` at the indices.
+Tensor replaced(const char* name, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+    if (index.numel() == 0) return x.clone();
+    const Tensor last = last_position(x, dim, index);
+    const Tensor chosen = gathered(name, grown(source, x, dim), dim, clamp(last - 1, 0));
+    return tagged(where(last > 0, chosen, x), x.is_batch());
+}
+
+/// A vector of indices of x as one for every element of `source`. Throws InvalidArgument for sizes that do not match.
+Tensor for_each_line(const char* name, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+    require_index(name, index);
+    checks::dims(name, "index", index, 1, "(I)");
+    const int along = wrap_dim(dim, source.dims(), name);
+    if (x.dims() != source.dims() || source.size(along) != index.size(0))
+        throw InvalidArgument(
+            fmt::format("{}: src {} with {} indices for the tensor {}; expected equal dimensions, and "
+                        "an index for each element of src along dimension {}",
+                        name, source.shape().str(), index.size(0), x.shape().str(), along));
+    Shape shape;
+    for (int i = 0; i < source.dims(); ++i) shape.push_back(i == along ? source.size(along) : 1);
+    return tagged(index.reshape(shape).expand(source.shape()), source.is_batch() && along != 0);
+}
+
 /// A scalar as a vector with one element.
 Tensor with_dimension(const Tensor& x) { return x.dims() == 0 ? x.reshape({1}) : x; }
 
@@ -226,6 +271,46 @@ Tensor scatter_add(const Tensor& given, int dim, const Tensor& given_index, cons
     return call[0].dims() == 0 ? y.reshape({}) : y;
 }
 
+Tensor scatter(const Tensor& given, int dim, const Tensor& given_index, const Tensor& given_source) {
+    constexpr const char* name = "scatter";
+    const CheckedArgs call(
+        name, {arg::any("the tensor", given), arg::any("src", given_source), arg::any("index", given_index)});
+    require_index(name, call[2]);
+    require_dtype(name, call[1], call[0]);
+    const Tensor x = with_dimension(call[0]), source = with_dimension(call[1]), index = with_dimension(call[2]);
+    const int along = wrap_dim(dim, x.dims(), name);
+    require_within(name, index, "the tensor", x, along);
+    require_within(name, index, "src", source, -1);
+    checks::not_rows(name, x, along);
+    require_same_rows(name, x, index, along);
+    require_same_rows(name, source, index, along);
+    const Tensor y = replaced(name, x, along, index, source);
+    return call[0].dims() == 0 ? y.reshape({}) : y;
+}
+
+Tensor scatter(const Tensor& given, int dim, const Tensor& given_index, Scalar value) {
+    constexpr const char* name = "scatter";
+    const CheckedArgs call(name, {arg::any("the tensor", given), arg::any("index", given_index)});
+    require_index(name, call[1]);
+    checks::number_of(name, value.value(), call[0].dtype());
+    const Tensor x = with_dimension(call[0]), index = with_dimension(call[1]);
+    const int along = wrap_dim(dim, x.dims(), name);
+    require_within(name, index, "the tensor", x, along);
+    checks::not_rows(name, x, along);
+    require_same_rows(name, x, index, along);
+    const Tensor y = masked_fill(x, last_position(x, along, index) > 0, value);
+    return call[0].dims() == 0 ? y.reshape({}) : y;
+}
+
+Tensor index_copy(const Tensor& given, int dim, const Tensor& given_index, const Tensor& given_source) {
+    constexpr const char* name = "index_copy";
+    const CheckedArgs call(
+        name, {arg::any("the tensor", given), arg::any("src", given_source), arg::any("index", given_index)});
+    require_dtype(name, call[1], call[0]);
+    const Tensor everywhere = for_each_line(name, call[0], dim, call[2], call[1]);
+    return scatter(call[0], wrap_dim(dim, call[1].dims(), name), everywhere, call[1]);
+}
+
 Tensor index_fill(const Tensor& given, int dim, const Tensor& given_index, Scalar value) {
     constexpr const char* name = "index_fill";
     const CheckedArgs call(name, {arg::any("the tensor", given), arg::any("index", given_index)});
@@ -245,19 +330,9 @@ Tensor index_add(const Tensor& given, int dim, const Tensor& given_index, const 
     constexpr const char* name = "index_add";
     const CheckedArgs call(
         name, {arg::floating("the tensor", given), arg::floating("src", given_source), arg::any("index", given_index)});
-    require_index(name, call[2]);
-    checks::dims(name, "index", call[2], 1, "(I)");
-    const Tensor &source = call[1], &index = call[2];
-    const int along = wrap_dim(dim, source.dims(), name);
-    if (call[0].dims() != source.dims() || source.size(along) != index.size(0))
-        throw InvalidArgument(
-            fmt::format("{}: src {} with {} indices for the tensor {}; expected equal dimensions, and "
-                        "an index for each element of src along dimension {}",
-                        name, source.shape().str(), index.size(0), call[0].shape().str(), along));
-    Shape shape;
-    for (int i = 0; i < source.dims(); ++i) shape.push_back(i == along ? source.size(along) : 1);
-    const Tensor everywhere = tagged(index.reshape(shape).expand(source.shape()), source.is_batch() && along != 0);
-    return scatter_add(call[0], along, everywhere, alpha == 1 ? source : source * alpha);
+    const Tensor& source = call[1];
+    const Tensor everywhere = for_each_line(name, call[0], dim, call[2], source);
+    return scatter_add(call[0], wrap_dim(dim, source.dims(), name), everywhere, alpha == 1 ? source : source * alpha);
 }
 
 Tensor embedding_bag(const Tensor& input, const Tensor& weight, EmbeddingBagMode mode) {

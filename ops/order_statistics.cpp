@@ -34,7 +34,7 @@ ValuesAndIndices nth(const ValuesAndIndices& ordered, std::int64_t i, int dim, b
 }  // namespace
 
 std::pair<Tensor, Tensor> aminmax(const Tensor& given, const Dims& dims, bool keepdim) {
-    const CheckedArgs call("aminmax", {arg::floating("the tensor", given)});
+    const CheckedArgs call("aminmax", {arg::any("the tensor", given)});
     return {amin(call[0], dims, keepdim), amax(call[0], dims, keepdim)};
 }
 
@@ -67,7 +67,7 @@ Tensor nanmean(const Tensor& given, const Dims& dims, bool keepdim) {
 
 ValuesAndIndices kthvalue(const Tensor& given, std::int64_t k, int dim, bool keepdim) {
     constexpr const char* name = "kthvalue";
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& x = call[0];
     const int along = ordered_dim(name, x, dim);
     if (k < 1 || k > x.size(along))
@@ -77,13 +77,13 @@ ValuesAndIndices kthvalue(const Tensor& given, std::int64_t k, int dim, bool kee
 
 ValuesAndIndices median(const Tensor& given, int dim, bool keepdim) {
     constexpr const char* name = "median";
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& x = call[0];
     const int along = ordered_dim(name, x, dim);
     const std::int64_t middle = (x.size(along) - 1) / 2;
     const Tensor indices = sort(x.detach(), along).indices;
     // The first NaN, if there is one.
-    const Tensor of_nan = argmax(isnan(x).to(DType::f32), along, true);
+    const Tensor of_nan = argmax(isnan(x), along, true);
     const Tensor some = any(isnan(x), along, true);
     const Tensor chosen = where(some, of_nan, indices.slice(along, middle, middle + 1));
     const Tensor values = gather(x, along, chosen);

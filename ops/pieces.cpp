@@ -58,7 +58,7 @@ Tensor band(const char* name, const Tensor& given, std::int64_t diagonal, bool l
     };
     const std::int64_t rows = x.size(-2), columns = x.size(-1);
     const Tensor row = numbers(rows, diagonal, {rows, 1}), column = numbers(columns, 0, {1, columns});
-    return where(lower ? column <= row : column >= row, x, 0);
+    return masked_fill(x, lower ? column > row : column < row, 0);
 }
 
 int dim_of(const char* name, const Tensor& x, int dim) {

@@ -23,9 +23,9 @@ private:
     std::vector<int> list_;
 };
 
-/// Concatenates tensors along `dim`; all other dimensions must agree. Any dtype, the same for all.
+/// Concatenates tensors along `dim`; all other dimensions must agree. Any dtypes, converted to their common one.
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
-/// Tensors of equal shapes along a new dimension `dim`. Any dtype, the same for all.
+/// Tensors of equal shapes along a new dimension `dim`. Any dtypes, converted to their common one.
 Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
 /// Views of x along `dim`, of any dtype. `size`: parts of that size, the last one with the rest. `sizes`: parts of
 /// these sizes, which add up to the size of x. `chunks`: at most this number of parts of equal sizes, the last one with
@@ -72,7 +72,7 @@ Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length)
 /// x `repeats[d]` times along each dimension d; leading dimensions without a number are not repeated. Any dtype.
 Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats);
 /// Tensors side by side (dimension 1, or 0 of vectors), or one below the other (dimension 0; vectors are rows). Any
-/// dtype, the same for all.
+/// dtypes, converted to their common one.
 Tensor hstack(const std::vector<Tensor>& tensors);
 Tensor vstack(const std::vector<Tensor>& tensors);
 /// x with its columns (dimension 1) or rows (dimension 0) in reverse order. Any dtype.

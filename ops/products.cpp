@@ -101,7 +101,7 @@ Tensor tensordot(const Tensor& given_a, const Tensor& given_b, int dims) {
 
 Tensor kron(const Tensor& given_a, const Tensor& given_b) {
     const CheckedArgs call("kron",
-                           {arg::number("the first tensor", given_a), arg::number("the second tensor", given_b)});
+                           {arg::promoted("the first tensor", given_a), arg::promoted("the second tensor", given_b)});
     const int dims = std::max(call[0].dims(), call[1].dims());
     Shape of_a, of_b, shape;
     for (int dim = 0; dim < dims; ++dim) {

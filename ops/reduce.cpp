@@ -74,9 +74,9 @@ Tensor mean(const Tensor& given, const Dims& dims, bool keepdim) {
 }
 
 Tensor argmax(const Tensor& given, std::optional<int> dim, bool keepdim) {
-    const CheckedArgs call("argmax", {arg::floating("the tensor", given)});
-    const Tensor& x = call[0];
-    const Tensor source = dim ? x.detach() : x.detach().reshape({x.numel()});
+    const CheckedArgs call("argmax", {arg::any("the tensor", given)});
+    const Tensor x = is_floating(call[0].dtype()) ? call[0].detach() : call[0].to(DType::i64);
+    const Tensor source = dim ? x : x.reshape({x.numel()});
     const int along = dim ? wrap_dim(*dim, x.dims(), "argmax") : 0;
     if (source.dims() == 0) return Tensor::zeros({}, DType::i64, x.device());
     if (source.size(along) == 0)

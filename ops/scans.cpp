@@ -15,6 +15,11 @@ namespace lockstep {
 
 namespace {
 
+/// The dtype in which numbers of `x` are added and multiplied: 16-bit floats as f32, integers and bool as i64.
+Tensor summed(const Tensor& x) { return is_floating(x.dtype()) ? widened(x) : x.to(DType::i64); }
+/// The dtype of the sum or product of such numbers.
+DType result_dtype(const Tensor& x) { return is_floating(x.dtype()) ? x.dtype() : DType::i64; }
+
 /// `x` with the elements along `dim` moved by `distance` towards the end, and `value` at the beginning.
 Tensor delayed(const Tensor& x, int dim, std::int64_t distance, double value) {
     std::vector<std::int64_t> ends(static_cast<std::size_t>(2 * (x.dims() - dim)), 0);
@@ -60,42 +65,42 @@ Tensor multiplied(Tensor x, int dim) {
 }  // namespace
 
 Tensor cumsum(const Tensor& given, int dim) {
-    const CheckedArgs call("cumsum", {arg::floating("the tensor", given)});
+    const CheckedArgs call("cumsum", {arg::any("the tensor", given)});
     if (call[0].dims() == 0) {
         wrap_dim(dim, 1, "cumsum");
-        return call[0].clone();
+        return call[0].to(result_dtype(call[0])).clone();
     }
     const int along = scanned_dim("cumsum", call[0], dim);
-    const Tensor y = cumulative_sum(widened(call[0]), along, false);
-    return tagged(y.to(call[0].dtype()), call[0].is_batch() && along != 0);
+    const Tensor y = cumulative_sum(summed(call[0]), along, false);
+    return tagged(y.to(result_dtype(call[0])), call[0].is_batch() && along != 0);
 }
 
 /// In about log2(n) steps: Hillis and Steele, "Data Parallel Algorithms" (1986).
 Tensor cumprod(const Tensor& given, int dim) {
-    const CheckedArgs call("cumprod", {arg::floating("the tensor", given)});
+    const CheckedArgs call("cumprod", {arg::any("the tensor", given)});
     if (call[0].dims() == 0) {
         wrap_dim(dim, 1, "cumprod");
-        return call[0].clone();
+        return call[0].to(result_dtype(call[0])).clone();
     }
     const int along = scanned_dim("cumprod", call[0], dim);
-    Tensor y = widened(call[0]);
+    Tensor y = summed(call[0]);
     for (std::int64_t distance = 1; distance < y.size(along); distance *= 2) y = y * delayed(y, along, distance, 1);
-    return tagged(y.to(call[0].dtype()), call[0].is_batch() && along != 0);
+    return tagged(y.to(result_dtype(call[0])), call[0].is_batch() && along != 0);
 }
 
 Tensor prod(const Tensor& given, std::optional<int> dim, bool keepdim) {
-    const CheckedArgs call("prod", {arg::floating("the tensor", given)});
-    Tensor x = widened(call[0]);
+    const CheckedArgs call("prod", {arg::any("the tensor", given)});
+    Tensor x = summed(call[0]);
     if (x.dims() == 0) {
         if (dim) wrap_dim(*dim, 1, "prod");
-        return call[0].clone();
+        return call[0].to(result_dtype(call[0])).clone();
     }
     const int along = dim ? wrap_dim(*dim, x.dims(), "prod") : 0;
     if (!dim) x = x.reshape({x.numel()});
     Tensor y = multiplied(x, along);
     if (!dim || !keepdim) y = y.squeeze(along);
     if (!dim && keepdim) y = y.reshape(Shape(std::vector<std::int64_t>(static_cast<std::size_t>(call[0].dims()), 1)));
-    return tagged(y.to(call[0].dtype()), call[0].is_batch() && dim && along != 0);
+    return tagged(y.to(result_dtype(call[0])), call[0].is_batch() && dim && along != 0);
 }
 
 }  // namespace lockstep

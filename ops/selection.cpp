@@ -24,21 +24,9 @@ Tensor zero_like(const Tensor& x) { return Tensor::full({}, 0, x.dtype(), x.devi
 // ---- comparisons ------------------------------------------------------------------------------------------------
 
 Tensor compare(const char* name, const Tensor& a, const Tensor& b, Relations relations) {
-    const CheckedArgs call(name, {arg::any("the first tensor", a), arg::alike("the second tensor", b)});
+    const CheckedArgs call(name, {arg::promoted("the first tensor", a), arg::promoted("the second tensor", b)});
     const Tensor x = call[0].detach(), y = call[1].detach();
     return apply_one(Compare{relations}, {x, y}, broadcast_meta(name, DType::boolean, {call[0], call[1]}));
-}
-
-/// Whether `dtype`, of integers or bool, has this integer.
-bool holds(DType dtype, double value) {
-    switch (dtype) {
-        case DType::boolean: return value == 0 || value == 1;
-        case DType::u8: return value >= 0 && value <= std::numeric_limits<std::uint8_t>::max();
-        case DType::i32:
-            return value >= std::numeric_limits<std::int32_t>::min() &&
-                   value <= std::numeric_limits<std::int32_t>::max();
-        default: return true;
-    }
 }
 
 /// With a number. Other tensors than floats are converted to a dtype that has the number.
@@ -49,7 +37,7 @@ Tensor compare(const char* name, const Tensor& given, Scalar number, Relations r
         x = x.to(DType::f32);
     } else if (!is_floating(x.dtype())) {
         checks::exact_number(name, number.value(), x.dtype());
-        if (!holds(x.dtype(), number.value())) x = x.to(DType::i64);
+        if (!checks::holds(x.dtype(), number.value())) x = x.to(DType::i64);
     }
     return compare(name, x, Tensor::full({}, number.value(), x.dtype(), x.device()), relations);
 }
@@ -60,8 +48,8 @@ Tensor compare(const char* name, const Tensor& given, Scalar number, Relations r
 Tensor choose(const char* name, const char* what, const Tensor& given_condition, const Tensor& given_a,
               const Tensor& given_b) {
     const CheckedArgs call(
-        name, {arg::any("the first of the tensors to choose from", given_a),
-               arg::alike("the second of the tensors to choose from", given_b), arg::any(what, given_condition)});
+        name, {arg::promoted("the first of the tensors to choose from", given_a),
+               arg::promoted("the second of the tensors to choose from", given_b), arg::any(what, given_condition)});
     const Tensor &a = call[0], &b = call[1], &condition = call[2];
     if (condition.dtype() != DType::boolean)
         throw InvalidArgument(
@@ -80,25 +68,26 @@ Tensor choose(const char* name, const char* what, const Tensor& given_condition,
     return y;
 }
 
-/// A number as a tensor to choose, with a tensor that does not change its dtype.
+/// A number as a tensor to choose, of a dtype to which that of the other tensor is promoted.
 Tensor chosen_number(const char* name, Scalar number, const Tensor& other) {
     const CheckedArgs call(name, {arg::any("the tensor", other)});
-    const DType dtype = call[0].dtype();
-    const double value = number.value();
-    const bool whole = std::trunc(value) == value;
-    if (!is_floating(dtype)) checks::exact_number(name, value, dtype);
-    if (!is_floating(dtype) && !(whole && holds(dtype, value)))
-        throw InvalidArgument(fmt::format("{}: the number {} with a tensor of {}; expected a number of that dtype",
-                                          name, value, name_of(dtype)));
-    return Tensor::full({}, value, dtype, call[0].device());
+    DType dtype = call[0].dtype();
+    if (!is_floating(dtype) && !number.is_integer())
+        dtype = DType::f32;
+    else if (dtype == DType::boolean && !number.is_bool())
+        dtype = DType::i64;
+    checks::number_of(name, number.value(), dtype);
+    return Tensor::full({}, number.value(), dtype, call[0].device());
 }
 
 /// The larger or smaller of two numbers. Equal ones share the gradient, as in PyTorch.
 template <class F>
 Tensor extremum(const Tensor& given_a, const Tensor& given_b, Relations loses) {
     constexpr const char* name = F::name;
-    const CheckedArgs call(name, {arg::number("the first tensor", given_a), arg::number("the second tensor", given_b)});
+    const CheckedArgs call(name,
+                           {arg::promoted("the first tensor", given_a), arg::promoted("the second tensor", given_b)});
     const Tensor &a = call[0], &b = call[1];
+    if (a.dtype() == DType::boolean) return std::is_same_v<F, functor::Maximum> ? logical_or(a, b) : logical_and(a, b);
     const Tensor y = apply_one(Binary<F>{}, {a, b}, broadcast_meta(name, a.dtype(), {a, b}));
     if (!needs_autograd({a, b})) return y;
     const Origin from_a(a), from_b(b);
@@ -161,7 +150,10 @@ Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {
     return choose("where", "the condition", condition, a, chosen_number("where", b, a));
 }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
-    return choose("masked_fill", "the mask", mask, chosen_number("masked_fill", value, x), x);
+    const CheckedArgs call("masked_fill", {arg::any("the tensor", x)});
+    checks::number_of("masked_fill", value.value(), call[0].dtype());
+    return choose("masked_fill", "the mask", mask, Tensor::full({}, value.value(), call[0].dtype(), call[0].device()),
+                  call[0]);
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) { return extremum<functor::Maximum>(a, b, less); }

@@ -17,7 +17,7 @@ namespace {
 /// The first `count` elements in order, and their positions.
 ValuesAndIndices ordered(const char* name, const Tensor& given, int dim, bool descending,
                          std::optional<std::int64_t> count) {
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& x = call[0];
     const int along = wrap_dim(dim, std::max(x.dims(), 1), name);
     const std::int64_t size = x.dims() == 0 ? 1 : x.size(along);
@@ -34,7 +34,7 @@ ValuesAndIndices ordered(const char* name, const Tensor& given, int dim, bool de
         const Tensor values = x.slice(along, 0, count.value_or(size)).clone();
         return {values, Tensor::zeros(values.shape(), DType::i64, x.device())};
     }
-    const Tensor keys = widened(x.detach());
+    const Tensor keys = is_floating(x.dtype()) ? widened(x.detach()) : x.to(DType::i64);
     Tensor indices =
         apply_one(ArgSort{along, descending}, {keys}, TensorMeta::contiguous(DType::i64, x.shape(), x.is_batch()));
     if (count) indices = indices.slice(along, 0, *count).contiguous();

@@ -42,13 +42,17 @@ Tensor without(Tensor x, std::vector<int> dims) {
     return x;
 }
 
-/// Positions of the largest or smallest elements along a dimension, which is kept.
-Tensor position(const Tensor& x, int dim, bool smallest) {
-    return argmax(smallest ? neg(x.detach()) : x.detach(), dim, true);
+/// x with its elements in the opposite order. That of integers is -1 - x, which does not overflow.
+Tensor reversed(const Tensor& x) {
+    if (is_floating(x.dtype())) return neg(x.detach());
+    return -1 - x.to(DType::i64);
 }
 
+/// Positions of the largest or smallest elements along a dimension, which is kept.
+Tensor position(const Tensor& x, int dim, bool smallest) { return argmax(smallest ? reversed(x) : x, dim, true); }
+
 ValuesAndIndices extreme(const char* name, const Tensor& given, int dim, bool keepdim, bool smallest) {
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& x = call[0];
     if (x.dims() == 0) {
         wrap_dim(dim, 1, name);
@@ -62,7 +66,7 @@ ValuesAndIndices extreme(const char* name, const Tensor& given, int dim, bool ke
 }
 
 Tensor extreme_value(const char* name, const Tensor& given, const Dims& dims, bool keepdim, bool smallest) {
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& x = call[0];
     const std::vector<int> over = listed(name, x, dims);
     Tensor y = x.detach();
@@ -122,8 +126,8 @@ Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) { return extreme_va
 Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) { return extreme_value("amin", x, dims, keepdim, true); }
 
 Tensor argmin(const Tensor& given, std::optional<int> dim, bool keepdim) {
-    const CheckedArgs call("argmin", {arg::floating("the tensor", given)});
-    return argmax(neg(call[0].detach()), dim, keepdim);
+    const CheckedArgs call("argmin", {arg::any("the tensor", given)});
+    return argmax(reversed(call[0]), dim, keepdim);
 }
 
 Tensor any(const Tensor& given, const Dims& dims, bool keepdim) {
@@ -163,7 +167,7 @@ Tensor norm(const Tensor& given, double p, const Dims& dims, bool keepdim) {
 }
 
 Tensor logsumexp(const Tensor& given, const Dims& dims, bool keepdim) {
-    const CheckedArgs call("logsumexp", {arg::floating("the tensor", given)});
+    const CheckedArgs call("logsumexp", {arg::real("the tensor", given)});
     const Tensor x = widened(call[0]);
     const std::vector<int> over = listed("logsumexp", x, dims);
     // Without the largest element exp() would overflow; an infinite one would make differences NaN.
@@ -175,7 +179,7 @@ Tensor logsumexp(const Tensor& given, const Dims& dims, bool keepdim) {
 
 Tensor outer(const Tensor& given_a, const Tensor& given_b) {
     const CheckedArgs call("outer",
-                           {arg::number("the first vector", given_a), arg::number("the second vector", given_b)});
+                           {arg::promoted("the first vector", given_a), arg::promoted("the second vector", given_b)});
     checks::dims("outer", "the first vector", call[0], 1, "(N)");
     checks::dims("outer", "the second vector", call[1], 1, "(M)");
     return call[0].unsqueeze(1) * call[1].unsqueeze(0);

@@ -36,6 +36,16 @@ bool is_floating(DType dtype) {
     return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
+DType promote_types(DType a, DType b) {
+    if (a == b) return a;
+    if (is_floating(a) && is_floating(b)) return a == DType::f64 || b == DType::f64 ? DType::f64 : DType::f32;
+    if (is_floating(a)) return a;
+    if (is_floating(b)) return b;
+    for (const DType wide : {DType::i64, DType::i32})
+        if (a == wide || b == wide) return wide;
+    return DType::u8;
+}
+
 Half::Half(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = (word >> 16) & 0x8000u;

@@ -15,6 +15,9 @@ std::size_t size_of(DType dtype);
 /// PyTorch's short names: "f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool".
 std::string_view name_of(DType dtype);
 bool is_floating(DType dtype);
+/// The smallest dtype that has the numbers of both (torch.promote_types): bool, u8, i32, i64, floats; f32 for f16 and
+/// bf16.
+DType promote_types(DType a, DType b);
 /// Whether `dtype` is one of the two 16-bit floats.
 constexpr bool is_half_type(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 

@@ -182,6 +182,32 @@ std::unique_ptr<Kernel> make_scatter_sum(const ScatterSum& operation, KernelRequ
     });
 }
 
+std::unique_ptr<Kernel> make_last_position(const LastPosition& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    const Shape &shape = request.in[0].shape, &to_shape = request.out[0].shape;
+    const int dim = operation.dim;
+    const Shape index_strides = row_major(shape), strides = row_major(to_shape);
+    return make_kernel([walk = StridedWalk<2>(lines_of(shape, dim), {index_strides, strides}), length = shape[dim],
+                        size = to_shape[dim], count = shape.numel(), outputs = to_shape.numel(),
+                        index_along = index_strides[dim], along = strides[dim], per_row = operation.per_row,
+                        batch = operation.batch, threads = request.threads](const KernelArgs& call) {
+        const auto* index = call.input<std::int64_t>(0);
+        auto* y = call.output<std::int64_t>(0);
+        check_indices(call, index, count, size, per_row, batch);
+        for_element_parts(threads, outputs,
+                          [&](std::int64_t begin, std::int64_t end) { std::fill(y + begin, y + end, 0); });
+        for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+            const auto [index_step, y_step] = walk.steps();
+            for (std::int64_t i = 0; i < length; ++i)
+                for (std::int64_t k = 0; k < n; ++k) {
+                    const std::int64_t to = index[at[0] + i * index_along + k * index_step];
+                    if (to >= 0 && to < size) y[at[1] + k * y_step + to * along] = i + 1;
+                }
+        });
+    });
+}
+
 }  // namespace
 
 void add_indexing_kernels(KernelTable& table) {
@@ -191,6 +217,7 @@ void add_indexing_kernels(KernelTable& table) {
     table.add<Gather, make_gather>();
     table.add_half_types<Gather, make_gather>();
     table.add<ScatterSum, make_scatter_sum>();
+    table.add<LastPosition, make_last_position>();
 }
 
 }  // namespace lockstep::cpu

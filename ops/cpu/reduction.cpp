@@ -252,9 +252,7 @@ std::unique_ptr<Kernel> make_argmax(const ArgMax& operation, KernelRequest& requ
     switch (request.in[0].dtype) {
         case DType::f32: return make_argmax_of<float>(operation.dim, request);
         case DType::f64: return make_argmax_of<double>(operation.dim, request);
-        case DType::i32: return make_argmax_of<std::int32_t>(operation.dim, request);
         case DType::i64: return make_argmax_of<std::int64_t>(operation.dim, request);
-        case DType::u8: return make_argmax_of<std::uint8_t>(operation.dim, request);
         default: unsupported_dtype(operation, request.in[0].dtype);
     }
 }

@@ -1,6 +1,8 @@
-// CumulativeSum, in doubles.
+// CumulativeSum: of floats in doubles, of integers modulo 2^64.
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <type_traits>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/lines.h"
@@ -10,17 +12,20 @@
 namespace lockstep::cpu {
 namespace {
 
+template <class T>
+using Cumulated = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;
+
 /// `count` lines of adjacent elements, one after another; backwards if `step` is -1. Several at a time: an addition
 /// waits for the one before it in its line.
 template <int count, class T>
 void scan_lines(const T* x, T* y, std::int64_t size, std::int64_t step) {
-    std::array<double, count> sums{};
+    std::array<Cumulated<T>, count> sums{};
     const std::int64_t first = step < 0 ? size - 1 : 0;
     for (std::int64_t i = 0; i < size; ++i)
         for (std::int64_t line = 0; line < count; ++line) {
             const std::int64_t at = line * size + first + i * step;
-            double& sum = sums[static_cast<std::size_t>(line)];
-            sum += static_cast<double>(x[at]);
+            Cumulated<T>& sum = sums[static_cast<std::size_t>(line)];
+            sum += static_cast<Cumulated<T>>(x[at]);
             y[at] = static_cast<T>(sum);
         }
 }
@@ -30,13 +35,13 @@ constexpr std::int64_t columns_at_once = 256;
 /// `count` adjacent columns, at most columns_at_once, whose rows are `step` apart.
 template <class T>
 void scan_columns(const T* x, T* y, std::int64_t size, std::int64_t step, std::int64_t count) {
-    std::array<double, columns_at_once> sums{};
+    std::array<Cumulated<T>, columns_at_once> sums{};
     for (std::int64_t i = 0; i < size; ++i) {
         const T* const from = x + i * step;
         T* const to = y + i * step;
         for (std::int64_t j = 0; j < count; ++j) {
-            double& sum = sums[static_cast<std::size_t>(j)];
-            sum += static_cast<double>(from[j]);
+            Cumulated<T>& sum = sums[static_cast<std::size_t>(j)];
+            sum += static_cast<Cumulated<T>>(from[j]);
             to[j] = static_cast<T>(sum);
         }
     }
@@ -65,7 +70,7 @@ std::unique_ptr<Kernel> make_cumulative_sum(const CumulativeSum& operation, Kern
     request.want_contiguous(0);
     require_contiguous_output(operation, request, 0);
     const Lines lines(request.in[0].shape, operation.dim);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+    const auto make = [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([lines, threads = request.threads, reverse = operation.reverse](const KernelArgs& call) {
             const std::int64_t inner = lines.inner;
@@ -75,7 +80,9 @@ std::unique_ptr<Kernel> make_cumulative_sum(const CumulativeSum& operation, Kern
                           scan(call.input<T>(0), call.output<T>(0), lines.size, inner, reverse, begin, end);
                       });
         });
-    });
+    };
+    const DType dtype = request.in[0].dtype;
+    return dtype == DType::i64 ? make(std::int64_t{}) : for_floating(operation, dtype, make);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Compare and Where.
+// Compare, Where and Bivariate.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/strided_rows.h"
+#include "lockstep/ops/internal/bivariate.h"
 #include "lockstep/ops/internal/selection_operations.h"
 #include "lockstep/ops/internal/visit_size.h"
 #include "lockstep/runtime/dtype.h"
@@ -62,6 +63,22 @@ std::unique_ptr<Kernel> make_compare(const Compare& operation, KernelRequest& re
     });
 }
 
+std::unique_ptr<Kernel> make_bivariate(const Bivariate& operation, KernelRequest& request) {
+    want_strided(operation, request);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [walk = broadcast_walk<2>(request), threads = request.threads, operation](const KernelArgs& call) {
+                for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+                    const T *a = call.input<T>(0) + at[0], *b = call.input<T>(1) + at[1];
+                    T* y = call.output<T>(0) + at[2];
+                    const std::int64_t a_step = walk.steps()[0], b_step = walk.steps()[1];
+                    for (std::int64_t i = 0; i < n; ++i) y[i] = operation.value(a[i * a_step], b[i * b_step]);
+                });
+            });
+    });
+}
+
 /// Elements as numbers of the same size.
 template <class Bits>
 std::unique_ptr<Kernel> make_where_of(const KernelRequest& request) {
@@ -90,6 +107,7 @@ std::unique_ptr<Kernel> make_where(const Where& operation, KernelRequest& reques
 
 void add_selection_kernels(KernelTable& table) {
     table.add<Compare, make_compare>();
+    table.add<Bivariate, make_bivariate>();
     table.add<Where, make_where>();
     table.add_half_types<Where, make_where>();
 }

@@ -56,7 +56,7 @@ std::unique_ptr<Kernel> make_argsort(const ArgSort& operation, KernelRequest& re
     require_contiguous_output(operation, request, 0);
     const Lines all(request.in[0].shape, operation.dim);
     const std::int64_t size = all.size, inner = all.inner, lines = all.count();
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+    const auto make = [&](auto zero) {
         using T = decltype(zero);
         using Key = element::OrderKey<T>;
         constexpr std::int64_t passes = 8;  // cost of an element in simple ones
@@ -87,7 +87,9 @@ std::unique_ptr<Kernel> make_argsort(const ArgSort& operation, KernelRequest& re
                 });
             },
             static_cast<std::size_t>(threads) * 2 * static_cast<std::size_t>(size) * sizeof(Entry<Key>));
-    });
+    };
+    const DType dtype = request.in[0].dtype;
+    return dtype == DType::i64 ? make(std::int64_t{}) : for_floating(operation, dtype, make);
 }
 
 }  // namespace

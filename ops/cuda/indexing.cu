@@ -33,8 +33,8 @@ struct IndexCheck {
         find.code = StatusCode::index_out_of_range;
     }
     std::size_t scratch_bytes() const { return plan.scratch_bytes<FindBadNumber>(); }
-    void enqueue(const Queue& queue, const KernelArgs& v) const {
-        find_bad_number(queue, "index_check", plan, find, v.input<std::int64_t>(1), v);
+    void enqueue(const Queue& queue, const KernelArgs& v, std::size_t index_input = 1) const {
+        find_bad_number(queue, "index_check", plan, find, v.input<std::int64_t>(index_input), v);
     }
 };
 
@@ -267,6 +267,47 @@ KernelPtr make_scatter_sum(const ScatterSum& op, KernelRequest& request) {
     }
 }
 
+/// The last positions of the lines that the index has.
+struct LastPositionElement {
+    StridedIndex<3> index;  // to: element of y, first element of its line in index, coordinate
+    std::int64_t length, index_step;
+    const std::int64_t* indices;
+    std::int64_t* y;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        const auto at = index(i);
+        std::int64_t last = length;
+        while (last > 0 && indices[at.of[1] + (last - 1) * index_step] != at.of[2]) --last;
+        y[at.of[0]] = last;
+    }
+};
+
+KernelPtr make_last_position(const LastPosition& op, KernelRequest& request) {
+    request.want_all_contiguous();
+    const TensorMeta &index = request.in[0], &y = request.out[0];
+    LastPositionElement element{};
+    element.length = index.shape[op.dim];
+    element.index_step = index.strides[op.dim];
+    Shape lines = index.shape, of_index = index.strides, of_position = index.strides;
+    lines[op.dim] = y.shape[op.dim];
+    of_index[op.dim] = 0;
+    for (int d = 0; d < lines.dims(); ++d) of_position[d] = d == op.dim ? 1 : 0;
+    const Shape strides[] = {y.strides, of_index, of_position};
+    element.index = make_index(lines, strides, Order::logical);
+    const IndexCheck check(op, index, y.shape[op.dim]);
+    return make_cuda_kernel(
+        request,
+        [=, outputs = y.numel(), count = lines.numel()](const Queue& queue, const KernelArgs& v) {
+            check.enqueue(queue, v, 0);
+            LastPositionElement bound = element;
+            bound.indices = v.input<std::int64_t>(0);
+            bound.y = v.output<std::int64_t>(0);
+            if (count < outputs) launch(queue, "last_position_zero", outputs, FillZero<std::int64_t>{bound.y});
+            launch(queue, "last_position", count, bound);
+        },
+        check.scratch_bytes());
+}
+
 }  // namespace
 
 void add_indexing_kernels(KernelTable& table) {
@@ -278,6 +319,7 @@ void add_indexing_kernels(KernelTable& table) {
     table.add_half_types<Gather, make_gather>();
     table.add<ScatterSum, make_scatter_sum>();
     table.add_half_types<ScatterSum, make_scatter_sum>();
+    table.add<LastPosition, make_last_position>();
 }
 
 }  // namespace lockstep::cuda

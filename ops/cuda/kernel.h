@@ -77,7 +77,13 @@ auto visit_float(std::string_view operation, DType dtype, Visit visit) {
     if (dtype != DType::f32) refuse_dtype(operation, dtype);
     return visit(float{});
 }
-/// The same, including Half{} and BFloat16{}.
+/// The same, including std::int64_t{}.
+template <class Visit>
+auto visit_float_or_i64(std::string_view operation, DType dtype, Visit visit) {
+    if (dtype == DType::i64) return visit(std::int64_t{});
+    return visit_float(operation, dtype, visit);
+}
+/// Those of visit_float, and Half{} and BFloat16{}.
 template <class Visit>
 auto visit_any_float(std::string_view operation, DType dtype, Visit visit) {
     if (dtype == DType::f16) return visit(Half{});

@@ -252,7 +252,7 @@ KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
     for (int d = 0; d < x.shape.dims(); ++d)
         if (d != op.dim) y_strides.push_back(request.out[0].strides[d]);
     const Walk kept = make_walk(split.kept, {split.kept_strides, y_strides}, Order::memory);
-    return visit_any_float(op.name, x.dtype, [&](auto zero) {
+    const auto make = [&](auto zero) {
         using T = decltype(zero);
         const auto made = [&](auto width, std::int64_t stride) {
             constexpr int wide = decltype(width)::value;
@@ -273,7 +273,8 @@ KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
         return !split.across && make_packs(reduced, 1, kept, wide)
                    ? made(std::integral_constant<int, wide>(), 1)
                    : made(std::integral_constant<int, 1>(), x.strides[op.dim]);
-    });
+    };
+    return x.dtype == DType::i64 ? make(std::int64_t{}) : visit_any_float(op.name, x.dtype, make);
 }
 
 }  // namespace

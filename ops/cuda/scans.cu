@@ -80,7 +80,7 @@ KernelPtr make_cumulative_sum(const CumulativeSum& op, KernelRequest& request) {
     while (lines.chunk * lines.chunk < lines.size) lines.chunk *= 2;  // about as many chunks as elements of each
     lines.chunks = ceil_div(lines.size, lines.chunk);
     const std::int64_t count = lines.size == 0 ? 0 : shape.numel() / lines.size;
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
+    return visit_float_or_i64(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,

@@ -1,4 +1,4 @@
-// Comparisons, and choices between tensors.
+// Comparisons, choices between tensors, and rare functions of two numbers.
 #include "lockstep/ops/internal/selection_operations.h"
 
 #include "lockstep/ops/cuda/chunk.h"
@@ -6,6 +6,7 @@
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/map.h"
+#include "lockstep/ops/internal/bivariate.h"
 #include "lockstep/ops/internal/visit_size.h"
 #include "lockstep/runtime/dtype.h"
 
@@ -18,6 +19,14 @@ struct IsRelated {
     template <class T>
     LOCKSTEP_HD_INLINE bool operator()(T a, T b) const {
         return relations.hold(a, b);
+    }
+};
+
+struct OfTwoNumbers {
+    Bivariate of;
+    template <class T>
+    LOCKSTEP_HD_INLINE T operator()(T a, T b) const {
+        return of.value(a, b);
     }
 };
 
@@ -79,6 +88,19 @@ KernelPtr make_compare(const Compare& op, KernelRequest& request) {
     });
 }
 
+KernelPtr make_bivariate(const Bivariate& op, KernelRequest& request) {
+    arrange_output(request);
+    const TensorMeta &a = request.in[0], &b = request.in[1], &y = request.out[0];
+    const Shape strides[] = {y.strides, broadcast_strides(a, y.shape), broadcast_strides(b, y.shape)};
+    return visit_float(op.name, a.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [plan = make_map(y.shape, strides, chunk_elements(sizeof(T))),
+                                          of = OfTwoNumbers{op}](const Queue& queue, const KernelArgs& v) {
+            map<T, T, by_rows>(queue, "bivariate", plan, of, MapOperands<3>{v.out[0], {v.in[0], v.in[1]}});
+        });
+    });
+}
+
 template <class Bits>
 KernelPtr make_where_of(const KernelRequest& request) {
     const Shape& shape = request.out[0].shape;
@@ -108,6 +130,7 @@ KernelPtr make_where(const Where&, KernelRequest& request) {
 void add_selection_kernels(KernelTable& table) {
     table.add<Compare, make_compare>();
     table.add_half_types<Compare, make_compare>();
+    table.add<Bivariate, make_bivariate>();
     table.add<Where, make_where>();
     table.add_half_types<Where, make_where>();
 }

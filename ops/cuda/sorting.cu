@@ -77,7 +77,7 @@ KernelPtr make_argsort(const ArgSort& op, KernelRequest& request) {
     std::int64_t width = 1;
     while (width < size) width *= 2;
     require_at_most(op.name, "elements of a line", static_cast<std::size_t>(size), std::size_t{1} << 30);
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
+    return visit_float_or_i64(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const std::size_t entries = static_cast<std::size_t>(lines * width);
         const std::size_t key_bytes = round_up(entries * sizeof(element::OrderKey<T>), scratch_alignment);

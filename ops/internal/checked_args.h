@@ -20,8 +20,12 @@ namespace lockstep::checks {
 void dims(const char* operation, const char* argument, const Tensor& tensor, int count, const char* layout);
 /// Throws InvalidArgument unless `tensor` is undefined or of shape (`size`).
 void vector_of(const char* operation, const char* argument, const Tensor& tensor, std::int64_t size, const char* what);
+/// Whether `dtype`, of integers or bool, has this integer.
+bool holds(DType dtype, double value);
 /// Throws InvalidArgument unless `number`, to be combined with integers of `dtype`, is below 2^53, so that f64 has it.
 void exact_number(const char* operation, double number, DType dtype);
+/// Throws InvalidArgument unless `dtype` has `number`. Floats have all, rounded.
+void number_of(const char* operation, double number, DType dtype);
 /// A bit for every dimension in `dims`; all of `tensor` if the list is empty. Throws InvalidArgument for a dimension
 /// that is out of range or listed twice.
 std::uint32_t dim_bits(const char* operation, const Tensor& tensor, const std::vector<int>& dims);
@@ -76,7 +80,8 @@ public:
         parameter,  ///< undefined, like the others, or f32 if the others are f16 or bf16
         number,     ///< anything but bool, like the others
         any,        ///< defined, of any dtype
-        alike       ///< defined, of the dtype of the first
+        promoted,   ///< converted to the common dtype of all arguments of this kind (torch.result_type)
+        real        ///< as promoted, and to f32 if the common dtype is not floating
     };
     struct Argument {
         Kind kind;
@@ -87,7 +92,7 @@ public:
     enum class Dtypes : std::uint8_t {
         floating_alike,  ///< one floating dtype
         floating,        ///< floating dtypes
-        alike            ///< one dtype
+        promoted         ///< converted to their common dtype
     };
 
     /// Throws InvalidArgument for tensors that are undefined, of an unsupported dtype, or on different devices.
@@ -101,6 +106,7 @@ public:
 private:
     void take(const Argument& argument);
     void convert();
+    void promote(const Argument* arguments);
     void require_alike(const Argument* arguments) const;
     void require_one_device() const;
 
@@ -126,8 +132,11 @@ inline CheckedArgs::Argument number(const char* name, const Tensor& tensor) {
 inline CheckedArgs::Argument any(const char* name, const Tensor& tensor) {
     return {CheckedArgs::Kind::any, name, tensor};
 }
-inline CheckedArgs::Argument alike(const char* name, const Tensor& tensor) {
-    return {CheckedArgs::Kind::alike, name, tensor};
+inline CheckedArgs::Argument real(const char* name, const Tensor& tensor) {
+    return {CheckedArgs::Kind::real, name, tensor};
+}
+inline CheckedArgs::Argument promoted(const char* name, const Tensor& tensor) {
+    return {CheckedArgs::Kind::promoted, name, tensor};
 }
 
 }  // namespace arg

@@ -44,4 +44,14 @@ struct ScatterSum {
     bool batch;
 };
 
+/// in: index i64; out: y i64 of a shape whose sizes except along `dim` are at least those of the index:
+/// y[.., j, ..] = 1 + the last i with index[.., i, ..] == j, or 0
+struct LastPosition {
+    static constexpr const char* name = "last_position";
+    static constexpr bool reports_status = true;
+    int dim;
+    std::int64_t per_row;
+    bool batch;
+};
+
 }  // namespace lockstep

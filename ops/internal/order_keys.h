@@ -1,4 +1,5 @@
-// Integers in the order of floats, by which elements are sorted: NaN is larger than every number, and zeros are equal.
+// Unsigned integers in the order of numbers, by which elements are sorted: NaN is larger than every number, and zeros
+// are equal.
 #pragma once
 
 #include <bit>
@@ -17,10 +18,15 @@ template <class T>
 LOCKSTEP_HD_INLINE OrderKey<T> order_key(T x, bool descending) {
     using Key = OrderKey<T>;
     constexpr Key sign = Key(1) << (8 * sizeof(Key) - 1);
-    const Key bits = std::bit_cast<Key>(x == T(0) ? T(0) : x);
-    const Key number = (bits & sign) != 0 ? ~bits : bits | sign;
-    const Key key = x != x ? static_cast<Key>(-1) : number;
-    return descending ? ~key : key;
+    if constexpr (std::is_integral_v<T>) {
+        const Key key = static_cast<Key>(x) ^ sign;
+        return descending ? ~key : key;
+    } else {
+        const Key bits = std::bit_cast<Key>(x == T(0) ? T(0) : x);
+        const Key number = (bits & sign) != 0 ? ~bits : bits | sign;
+        const Key key = x != x ? static_cast<Key>(-1) : number;
+        return descending ? ~key : key;
+    }
 }
 
 }  // namespace lockstep::element

@@ -27,7 +27,7 @@ endif()
 set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER}")  # a list, which an argument would split
 # Unoptimised, in groups and without CUDA: the test is that a project finds, compiles and links Lockstep.
 run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK_DIR}/build -G ${GENERATOR} -D CMAKE_BUILD_TYPE=Debug
-  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_UNITY_BUILD=ON
+  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_UNITY_BUILD=ON -D CMAKE_UNITY_BUILD_BATCH_SIZE=40
   -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_BUILD=${LOCKSTEP_BUILD} -D LOCKSTEP_CUDA=OFF -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
   ${hidden} --no-warn-unused-cli)
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target ${PROGRAMS})

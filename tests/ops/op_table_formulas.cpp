@@ -117,6 +117,21 @@ void add_of_several_tensors(Table& table) {
     const auto log_of_sum = [](double x, double y) { return std::log(std::exp(x) + std::exp(y)); };
     pair("torch.logaddexp(a, b)", {any, row}, logaddexp, log_of_sum);
     pair("torch.xlogy(a, b)", {any, positive}, xlogy, [](double x, double y) { return x * std::log(y); });
+    const Input bases{{4, 9}, Values::positive}, whole{{4, 9}, Values::classes, false, 4};
+    pair("torch.pow(a, b)", {bases, any}, pow, [](double x, double y) { return std::pow(x, y); });
+    pair("torch.pow(a, b)", {bases, row}, pow, [](double x, double y) { return std::pow(x, y); });
+    pair(
+        "torch.pow(b, a)", {whole, any}, [](const Tensor& a, const Tensor& b) { return pow(b, a); },
+        [](double x, double y) { return std::pow(y, x); });
+    pair(
+        "torch.pow(2.5, a) + b", {any, row}, [](const Tensor& a, const Tensor& b) { return pow(2.5, a) + b; },
+        [](double x, double y) { return std::pow(2.5, x) + y; });
+    pair("torch.atan2(a, b)", {any, column}, atan2, [](double x, double y) { return std::atan2(x, y); });
+    pair("torch.hypot(a, b)", {any, row}, hypot, [](double x, double y) { return std::hypot(x, y); });
+    pair("torch.fmod(a, b)", {any, positive}, fmod, [](double x, double y) { return std::fmod(x, y); });
+    pair(
+        "torch.remainder(a, -b)", {any, positive}, [](const Tensor& a, const Tensor& b) { return remainder(a, -b); },
+        [](double x, double y) { return x + y * std::floor(x / -y); });
     pair(
         "torch.lerp(a, b, 0.3)", {any, column}, [](const Tensor& a, const Tensor& b) { return lerp(a, b, 0.3); },
         [](double a, double b) { return a + 0.3 * (b - a); });

@@ -148,39 +148,53 @@ struct GatherOp final : Op {
     }
 };
 
-struct ScatterAddOp final : Op {
-    ScatterAddOp(Sizes x, Sizes i, Sizes s, int d)
-        : shape(std::move(x)), of_index(std::move(i)), of_source(std::move(s)), dim(d) {}
+/// scatter_add, or scatter, whose last of equal indices counts.
+struct ScatterOp final : Op {
+    ScatterOp(Sizes x, Sizes i, Sizes s, int d, bool add)
+        : shape(std::move(x)), of_index(std::move(i)), of_source(std::move(s)), dim(d), adds(add) {}
     Sizes shape, of_index, of_source;
     int dim;
+    bool adds;
 
     std::size_t along() const { return static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim); }
     std::string name() const override {
-        return fmt::format("scatter_add of {} dimensions along {}, {} indices in the first", shape.size(), dim,
-                           of_index[0]);
+        return fmt::format("scatter{} of {} dimensions along {}, {} indices in the first", adds ? "_add" : "",
+                           shape.size(), dim, of_index[0]);
     }
-    std::string torch() const override {  // PyTorch has the gradient only if index and source have equal sizes
-        return of_index == of_source ? fmt::format("torch.scatter_add(a, {}, b, c)", dim) : "";
+    /// PyTorch has the gradient only if index and source have equal sizes, and does not say which of equal indices
+    /// counts.
+    std::string torch() const override {
+        return adds && of_index == of_source ? fmt::format("torch.scatter_add(a, {}, b, c)", dim) : "";
     }
     std::vector<Input> inputs() const override {
         return {{shape}, {of_index, Values::classes, false, static_cast<int>(shape[along()])}, {of_source}};
     }
-    Tensor run(const std::vector<Tensor>& in) const override { return scatter_add(in[0], dim, in[1], in[2]); }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        return adds ? scatter_add(in[0], dim, in[1], in[2]) : scatter(in[0], dim, in[1], in[2]);
+    }
     Array reference(const std::vector<Array>& in) const override {
         Array y = in[0];
         reference::for_each_index(of_index, [&](const Sizes& at) {
             const auto j = static_cast<std::ptrdiff_t>(in[1][position(of_index, at)]);
-            y[position(shape, replaced(at, along(), j))] += in[2][position(of_source, at)];
+            double& to = y[position(shape, replaced(at, along(), j))];
+            to = (adds ? to : 0) + in[2][position(of_source, at)];
         });
         return y;
     }
     std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
-        Array dsource(of_source);
-        reference::for_each_index(of_index, [&](const Sizes& at) {
-            const auto j = static_cast<std::ptrdiff_t>(in[1][position(of_index, at)]);
-            dsource[position(of_source, at)] = dy[position(shape, replaced(at, along(), j))];
+        Array dx = dy, dsource(of_source), last(shape, -1);
+        const auto for_each = [&](auto call) {
+            reference::for_each_index(of_index, [&](const Sizes& at) {
+                const auto j = static_cast<std::ptrdiff_t>(in[1][position(of_index, at)]);
+                call(position(of_source, at), position(shape, replaced(at, along(), j)));
+            });
+        };
+        for_each([&](std::ptrdiff_t from, std::ptrdiff_t to) { last[to] = static_cast<double>(from); });
+        for_each([&](std::ptrdiff_t from, std::ptrdiff_t to) {
+            if (adds || last[to] == static_cast<double>(from)) dsource[from] = dy[to];
+            if (!adds) dx[to] = 0;
         });
-        return {dy, Array(), dsource};
+        return {dx, Array(), dsource};
     }
     bool hands_on_batch(std::size_t input) const override { return input == 0; }
 };
@@ -222,7 +236,8 @@ void add_indexing(Table& table) {
     gathers({3, 4, 5}, {3, 1, 2}, 2, true);
     gathers({6}, {9}, std::nullopt, true);
     const auto scatter = [&table](const Sizes& shape, const Sizes& index, const Sizes& source, int dim) {
-        table.push_back(std::make_unique<ScatterAddOp>(shape, index, source, dim));
+        for (const bool adds : {true, false})
+            table.push_back(std::make_unique<ScatterOp>(shape, index, source, dim, adds));
     };
     scatter({6}, {9}, {9}, 0);
     scatter({5, 8}, {3, 8}, {4, 8}, 0);
@@ -251,6 +266,25 @@ void add_indexing(Table& table) {
             return y;
         })
         .batch_inputs = {true, false, true};
+    const Input different{
+        .shape = {4}, .values = Values::classes, .gradient = false, .classes = 5, .exact = {3, 0, 2, 4}};
+    add_function(
+        table, "torch.index_copy(a, 1, b, c)", {{{3, 5}}, different, {{3, 4}}},
+        [](const auto& in) { return index_copy(in[0], 1, in[1], in[2]); },
+        [](const std::vector<Array>& in) {
+            Array y = in[0];
+            for (std::ptrdiff_t i = 0; i < 12; ++i) y[i / 4 * 5 + static_cast<std::ptrdiff_t>(in[1][i % 4])] = in[2][i];
+            return y;
+        })
+        .batch_inputs = {true, false, false};
+    add_function(
+        table, "torch.scatter(a, 1, b, 2.5)", {{{3, 5}}, {{3, 4}, Values::classes, false, 5}},
+        [](const auto& in) { return lockstep::scatter(in[0], 1, in[1], 2.5); },
+        [](const std::vector<Array>& in) {
+            Array y = in[0];
+            for (std::ptrdiff_t i = 0; i < 12; ++i) y[i / 4 * 5 + static_cast<std::ptrdiff_t>(in[1][i])] = 2.5;
+            return y;
+        });
     const Input bags{{3, 4}, Values::classes, false, 6};
     for (const EmbeddingBagMode mode : {EmbeddingBagMode::sum, EmbeddingBagMode::mean, EmbeddingBagMode::max}) {
         const char* const words[] = {"sum", "mean", "max"};

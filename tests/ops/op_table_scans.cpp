@@ -72,6 +72,24 @@ void add_sorting(Table& table) {
                                 [c](const std::vector<double>& x) { return positions(x, c.descending); });
             });
     }
+    // Integers, most of which are equal to others.
+    const Input few{{2, 70, 2}, Values::classes, false, 9};
+    for (const bool descending : {false, true}) {
+        add_function(
+            table, descending ? "torch.sort(a, 1, True)[0]" : "torch.sort(a, 1)[0]", {few},
+            [descending](const auto& in) { return lockstep::sort(in[0], 1, descending).values; },
+            [descending](const std::vector<Array>& in) {
+                return by_lines(in[0], 1, 70,
+                                [descending](const std::vector<double>& x) { return in_order(x, descending); });
+            });
+        add_function(
+            table, descending ? "torch.sort(a, 1, True, stable=True)[1]" : "torch.sort(a, 1, stable=True)[1]", {few},
+            [descending](const auto& in) { return argsort(in[0], 1, descending); },
+            [descending](const std::vector<Array>& in) {
+                return by_lines(in[0], 1, 70,
+                                [descending](const std::vector<double>& x) { return positions(x, descending); });
+            });
+    }
     for (const bool largest : {true, false})
         add_function(
             table, largest ? "torch.topk(a, 3, 1)[0]" : "torch.topk(a, 3, 1, False)[0]", {{{2, 7, 2}}},
@@ -95,6 +113,18 @@ void add_scans(Table& table) {
     add_function(
         table, "torch.cumsum(a, -2)", {{{2, 4, 3}}}, [](const auto& in) { return cumsum(in[0], -2); },
         [=](const std::vector<Array>& in) { return by_lines(in[0], 1, 4, accumulated(std::plus<>())); });
+    for (const Sizes& shape : {Sizes{3, 40}, Sizes{2, 37, 5}})
+        add_function(
+            table, "torch.cumsum(a, 1)", {{shape, Values::classes, false, 5}},
+            [](const auto& in) { return cumsum(in[0], 1); },
+            [=](const std::vector<Array>& in) { return by_lines(in[0], 1, shape[1], accumulated(std::plus<>())); });
+    add_function(
+        table, "torch.cumprod(a + 1, 1)", {{{2, 9, 2}, Values::classes, false, 4}},
+        [](const auto& in) { return cumprod(in[0] + 1, 1); },
+        [=](const std::vector<Array>& in) {
+            return by_lines(reference::map(in[0], [](double x) { return x + 1; }), 1, 9,
+                            accumulated(std::multiplies<>()));
+        });
     add_function(
         table, "torch.cumprod(a, 1)", {{{2, 6, 2}}}, [](const auto& in) { return cumprod(in[0], 1); },
         [=](const std::vector<Array>& in) { return by_lines(in[0], 1, 6, accumulated(std::multiplies<>())); });

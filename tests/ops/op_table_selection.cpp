@@ -1,8 +1,10 @@
 // Comparisons and choices in the op table. Conditions are integers that are compared with 0.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/tests/ops/function_op.h"
 #include "lockstep/tests/ops/op_table.h"
 
 namespace lockstep::test {
@@ -87,9 +89,39 @@ struct ChoiceOp final : Op {
     }
 };
 
+/// Functions of integers and floats, and of masks and floats: in the dtype of the floats.
+void add_promotions(Table& table) {
+    const auto add = [&](const char* torch, const std::function<Tensor(const Tensor&, const Tensor&)>& function,
+                         const std::function<double(double, double)>& loop) {
+        const struct { Sizes a, b; } pairs[] = {{{5, 7}, {5, 7}}, {{6, 40}, {40}}};
+        for (const auto& [a, b] : pairs) {
+            FunctionOp& op = add_function(
+                table, torch, {{a, Values::classes, false, 4}, {b}},
+                [function](const auto& in) { return function(in[0], in[1]); },
+                [loop](const std::vector<Array>& in) { return reference::combine(in[0], in[1], loop); });
+            op.elementwise = true;
+            op.batch_inputs = {true, a == b};
+        }
+    };
+    add(
+        "a + b", [](const Tensor& a, const Tensor& b) { return a + b; }, [](double x, double y) { return x + y; });
+    add(
+        "b - a", [](const Tensor& a, const Tensor& b) { return b - a; }, [](double x, double y) { return y - x; });
+    add(
+        "(a > 1) * b", [](const Tensor& a, const Tensor& b) { return (a > 1) * b; },
+        [](double x, double y) { return x > 1 ? y : 0; });
+    add(
+        "torch.maximum(a, b)", [](const Tensor& a, const Tensor& b) { return maximum(a, b); },
+        [](double x, double y) { return std::max(x, y); });
+    add(
+        "torch.where(a > 1, a, b)", [](const Tensor& a, const Tensor& b) { return where(a > 1, a, b); },
+        [](double x, double y) { return x > 1 ? x : y; });
+}
+
 }  // namespace
 
 void add_selections(Table& table) {
+    add_promotions(table);
     const struct {
         const char* torch;
         Tensor (*function)(const Tensor&, const Tensor&);

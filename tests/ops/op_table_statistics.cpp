@@ -22,10 +22,15 @@ struct StatisticOp final : Op {
     std::function<double(const Numbers&)> of;
     std::function<Tensor(const Tensor&)> function;
     bool differentiable = true;
+    int classes = 0;  ///< the elements are integers below it; 0: any numbers
 
-    std::string name() const override { return expression + " of " + std::to_string(shape.size()) + " dimensions"; }
+    std::string name() const override {
+        return expression + " of " + std::to_string(shape.size()) + " dimensions" + (classes > 0 ? ", integers" : "");
+    }
     std::string torch() const override { return expression; }
-    std::vector<Input> inputs() const override { return {{shape, Values::any, differentiable}}; }
+    std::vector<Input> inputs() const override {
+        return {{shape, classes > 0 ? Values::classes : Values::any, differentiable, classes}};
+    }
     Tensor run(const std::vector<Tensor>& in) const override { return function(in[0]); }
     Array reference(const std::vector<Array>& in) const override {
         Sizes kept = shape;
@@ -152,6 +157,27 @@ void add_statistics(Table& table) {
     add("torch.amax(a, (-1,), keepdim=True)", {2, 16, 3, 5}, {3}, {2, 16, 3, 1}, largest,
         [](const Tensor& x) { return amax(x, -1, true); });
     add("torch.amin(a, ())", {4, 6}, {0, 1}, {}, smallest, [](const Tensor& x) { return amin(x); });
+    const auto add_of_integers = [&](const std::string& torch, const Sizes& shape, const std::vector<std::size_t>& dims,
+                                     const Sizes& result, const std::function<double(const Numbers&)>& of,
+                                     const std::function<Tensor(const Tensor&)>& function) {
+        add(torch, shape, dims, result, of, function, false);
+        static_cast<StatisticOp&>(*table.back()).classes = 100;
+    };
+    const auto index_of_largest = [](const Numbers& x) {
+        return static_cast<double>(std::max_element(x.begin(), x.end()) - x.begin());
+    };
+    add_of_integers("torch.amax(a, 1)", {4, 600}, {1}, {4}, largest, [](const Tensor& x) { return amax(x, 1); });
+    add_of_integers("torch.amin(a, (0, 2))", {3, 4, 5}, {0, 2}, {4}, smallest, [](const Tensor& x) {
+        return amin(x, {0, 2});
+    });
+    add_of_integers("torch.argmax(a, 1)", {4, 301}, {1}, {4}, index_of_largest,
+                    [](const Tensor& x) { return argmax(x, 1); });
+    add_of_integers("torch.argmax(a, 0)", {70, 33}, {0}, {33}, index_of_largest,
+                    [](const Tensor& x) { return argmax(x, 0); });
+    add_of_integers("torch.argmin(a, 1)", {4, 301}, {1}, {4}, index_of_smallest,
+                    [](const Tensor& x) { return argmin(x, 1); });
+    add_of_integers("torch.median(a, 1)[0]", {4, 8}, {1}, {4}, in_order(3),
+                    [](const Tensor& x) { return median(x, 1).values; });
     add(
         "torch.any(a > 1.5, 1)", {16, 3}, {1}, {16}, [](const Numbers& x) { return largest(x) > 1.5 ? 1.0 : 0.0; },
         [](const Tensor& x) { return any(x > 1.5, 1); }, false);

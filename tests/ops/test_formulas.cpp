@@ -69,6 +69,38 @@ TEST_CASE("formulas of two tensors: infinities, NaN and zeros as in PyTorch") {
         {6});
 }
 
+TEST_CASE("powers, angles and remainders of tensors: special values and their gradients are PyTorch's") {
+    const auto check = [](Tensor (*function)(const Tensor&, const Tensor&), const Numbers& a, const Numbers& b,
+                          const Numbers& values, const Numbers& by_a, const Numbers& by_b) {
+        const Tensor x = vector_of(a).requires_grad_(), y = vector_of(b).requires_grad_(), z = function(x, y);
+        check_same(z, values);
+        sum(z).backward();
+        check_same(x.grad() + 0.0F, by_a);  // -0 as 0
+        check_same(y.grad() + 0.0F, by_b);
+    };
+    const float n = nan_value;
+    check(pow, {0, 0, 0, -2, -2, n, inf, -1, 0, 1, 4}, {2, 0, -1, 3, 0.5F, 0, -1, inf, 0.5F, n, -0.5F},
+          {0, 1, inf, -8, n, 1, 0, 1, 0, 1, 0.5F}, {0, 0, -inf, 12, n, 0, 0, inf, inf, n, -0.0625F},
+          {0, 0, -inf, n, n, n, n, n, 0, 0, 0.6931471824645996F});
+    const float pi = 3.1415927410125732F;
+    check(atan2, {0, -0.0F, 0, -0.0F, 1, inf, n, -1}, {1, -1, -1, 1, 0, -inf, 1, 0},
+          {0, -pi, pi, -0.0F, pi / 2, 2.356194496154785F, n, -pi / 2}, {1, -1, -1, 1, 0, n, n, 0},
+          {0, 0, 0, 0, -1, n, n, 1});
+    check(hypot, {0, 3, inf, n}, {0, 4, n, 1}, {0, 5, inf, n}, {n, 0.6F, n, n}, {n, 0.8F, n, n});
+    check(fmod, {7, -7, 7, 1, inf, 5.5F}, {3, 3, -3, 0, 2, inf}, {1, -1, 1, n, n, 5.5F}, {1, 1, 1, 1, 1, 1},
+          {-2, 2, 2, -inf, -inf, 0});
+    check(remainder, {7, -7, 7, 1, inf, -5.5F}, {3, 3, -3, 0, 2, inf}, {1, 2, -2, n, n, inf}, {1, 1, 1, 1, 1, 1},
+          {-2, 3, 3, -inf, n, 1});
+    check_same(pow(2, vector_of({3, -1, inf})), {8, 0.5F, inf});
+    check_same(pow(2.5, Tensor::from(std::vector<std::int64_t>{2, 3}, {2})), {6.25F, 15.625F});
+    CHECK(message_of<InvalidArgument>(
+              [] { (void)fmod(Tensor::zeros({2}, DType::i64), Tensor::zeros({2}, DType::i32)); }) ==
+          "fmod: the tensors have dtypes i64 and i32; expected a floating dtype in one of them (use "
+          ".to(DType::f32))");
+    CHECK(contains(message_of<InvalidArgument>([] { (void)pow(2, Tensor::zeros({2}, DType::i64)); }),
+                   "pow: the tensors have dtypes i64 and i64"));
+}
+
 TEST_CASE("order statistics: NaN, equal elements and one element") {
     const Tensor x = vector_of({3, nan_value, 1, 2, 1}).reshape({1, 5});
     check_same(median(x, 1).values, {nan_value});

@@ -64,7 +64,6 @@ TEST_CASE("extremes, norms and moments of special values") {
     CHECK_THROWS_AS(amax(Tensor::zeros({0})), InvalidArgument);
     CHECK_THROWS_AS(amax(Tensor::zeros({2, 1}), {0, -2}), InvalidArgument);
     CHECK_THROWS_AS(any(Tensor::zeros({2, 1}), {1, 1}), InvalidArgument);
-    CHECK_THROWS_AS((min)(Tensor::zeros({2}, DType::i64), 0), InvalidArgument);
     CHECK_THROWS_AS(var(Tensor::zeros({2}), 1), InvalidArgument);
     CHECK_THROWS_AS(outer(Tensor::zeros({2, 2}), Tensor::zeros({2})), InvalidArgument);
 }

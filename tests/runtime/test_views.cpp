@@ -241,6 +241,7 @@ TEST_CASE("slices count from the end and are clamped, as in Python") {
     };
     using Values = std::vector<float>;
     CHECK(slice(-2, 6) == Values{4, 5});
+    CHECK(tensor.slice(0, -2).to_vector<float>() == Values{4, 5});
     CHECK(slice(-2, most) == Values{4, 5});
     CHECK(slice(1, -1) == Values{1, 2, 3, 4});
     CHECK(slice(-100, 2) == Values{0, 1});

@@ -1,0 +1,48 @@
+#include "lockstep/ops/internal/integer_functions.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::integers {
+
+bool is_one(const Tensor& x) {
+    return x.defined() && (x.dtype() == DType::i32 || x.dtype() == DType::i64 || x.dtype() == DType::u8);
+}
+
+Tensor neg(const Tensor& x) { return 0 - x; }
+
+Tensor abs(const Tensor& x) { return x.dtype() == DType::u8 ? x.clone() : maximum(x, integers::neg(x)); }
+
+Tensor sign(const Tensor& x) { return (x > 0).to(x.dtype()) - (x < 0).to(x.dtype()); }
+
+Tensor relu(const Tensor& x) { return integers::clamp(x, 0, std::nullopt); }
+
+Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max) {
+    const auto limit = [&](Scalar number) {
+        checks::number_of("clamp", number.value(), x.dtype());
+        return Tensor::full({}, number.value(), x.dtype(), x.device());
+    };
+    // `max` applies where it is less than `min`.
+    Tensor y = x;
+    if (min) y = maximum(y, limit(*min));
+    if (max) y = minimum(y, limit(*max));
+    return y;
+}
+
+/// Multiplications for every bit of the exponent.
+Tensor pow(const Tensor& x, std::int64_t exponent) {
+    if (exponent < 0)
+        throw InvalidArgument(
+            fmt::format("pow: a negative exponent ({}) with a tensor of {}; expected 0 or more, or a tensor of floats",
+                        exponent, name_of(x.dtype())));
+    Tensor result = Tensor::full(x.shape(), 1, x.dtype(), x.device());
+    for (Tensor power = x; exponent > 0; exponent /= 2) {
+        if (exponent % 2 == 1) result = result * power;
+        if (exponent > 1) power = power * power;
+    }
+    return result;
+}
+
+}  // namespace lockstep::integers

@@ -1,0 +1,24 @@
+// Functions of integer tensors whose results are integers. Floats have kernels for the same functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep::integers {
+
+/// Whether x is defined and has an integer dtype other than bool.
+bool is_one(const Tensor& x);
+
+// The function of that name (elementwise.h) of x, of integers.
+Tensor neg(const Tensor& x);
+Tensor abs(const Tensor& x);
+Tensor sign(const Tensor& x);
+Tensor relu(const Tensor& x);
+Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max);
+/// Throws InvalidArgument for a negative exponent.
+Tensor pow(const Tensor& x, std::int64_t exponent);
+
+}  // namespace lockstep::integers
