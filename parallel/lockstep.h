@@ -14,6 +14,7 @@
 #include "lockstep/ops/histogram.h"
 #include "lockstep/ops/init.h"
 #include "lockstep/ops/layers.h"
+#include "lockstep/ops/lbfgs.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/loss_scale.h"
 #include "lockstep/ops/lr_schedules.h"
