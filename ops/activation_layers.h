@@ -12,21 +12,25 @@ struct PlainLayer {
     void lockstep_members(Visit&&) {}
 };
 
+/// torch.nn.ReLU.
 struct ReLU : PlainLayer {
     Tensor forward(const Tensor& x) const { return relu(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Sigmoid.
 struct Sigmoid : PlainLayer {
     Tensor forward(const Tensor& x) const { return sigmoid(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Tanh.
 struct Tanh : PlainLayer {
     Tensor forward(const Tensor& x) const { return tanh(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.GELU.
 struct GELU : PlainLayer {
     explicit GELU(GeluForm how = GeluForm::exact) : form(how) {}
 
@@ -37,16 +41,19 @@ struct GELU : PlainLayer {
     void describe(Signature& signature) const { signature.add(form); }
 };
 
+/// torch.nn.SiLU.
 struct SiLU : PlainLayer {
     Tensor forward(const Tensor& x) const { return silu(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.LogSigmoid.
 struct LogSigmoid : PlainLayer {
     Tensor forward(const Tensor& x) const { return logsigmoid(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.LeakyReLU.
 struct LeakyReLU : PlainLayer {
     explicit LeakyReLU(double slope = 0.01) : negative_slope(slope) {}
 
@@ -57,36 +64,43 @@ struct LeakyReLU : PlainLayer {
     void describe(Signature& signature) const { signature.add(negative_slope); }
 };
 
+/// torch.nn.ReLU6.
 struct ReLU6 : PlainLayer {
     Tensor forward(const Tensor& x) const { return relu6(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.SELU.
 struct SELU : PlainLayer {
     Tensor forward(const Tensor& x) const { return selu(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Hardsigmoid.
 struct Hardsigmoid : PlainLayer {
     Tensor forward(const Tensor& x) const { return hardsigmoid(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Hardswish.
 struct Hardswish : PlainLayer {
     Tensor forward(const Tensor& x) const { return hardswish(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Mish.
 struct Mish : PlainLayer {
     Tensor forward(const Tensor& x) const { return mish(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Softsign.
 struct Softsign : PlainLayer {
     Tensor forward(const Tensor& x) const { return softsign(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.ELU.
 struct ELU : PlainLayer {
     explicit ELU(double scale = 1) : alpha(scale) {}
 
@@ -97,6 +111,7 @@ struct ELU : PlainLayer {
     void describe(Signature& signature) const { signature.add(alpha); }
 };
 
+/// torch.nn.Softplus.
 struct Softplus : PlainLayer {
     explicit Softplus(double sharpness = 1, double linear_from = 20) : beta(sharpness), threshold(linear_from) {}
 
@@ -107,6 +122,7 @@ struct Softplus : PlainLayer {
     void describe(Signature& signature) const { signature.add(beta).add(threshold); }
 };
 
+/// torch.nn.GLU.
 struct GLU : PlainLayer {
     explicit GLU(int along = -1) : dim(along) {}
 
@@ -117,6 +133,7 @@ struct GLU : PlainLayer {
     void describe(Signature& signature) const { signature.add(dim); }
 };
 
+/// torch.nn.Softmax.
 struct Softmax : PlainLayer {
     explicit Softmax(int along) : dim(along) {}
 
@@ -127,6 +144,7 @@ struct Softmax : PlainLayer {
     void describe(Signature& signature) const { signature.add(dim); }
 };
 
+/// torch.nn.LogSoftmax.
 struct LogSoftmax : PlainLayer {
     explicit LogSoftmax(int along) : dim(along) {}
 
@@ -137,6 +155,7 @@ struct LogSoftmax : PlainLayer {
     void describe(Signature& signature) const { signature.add(dim); }
 };
 
+/// torch.nn.Softmin.
 struct Softmin : PlainLayer {
     explicit Softmin(int along) : dim(along) {}
 
@@ -147,6 +166,7 @@ struct Softmin : PlainLayer {
     void describe(Signature& signature) const { signature.add(dim); }
 };
 
+/// torch.nn.CELU.
 struct CELU : PlainLayer {
     explicit CELU(double scale = 1) : alpha(scale) {}
 
@@ -157,6 +177,7 @@ struct CELU : PlainLayer {
     void describe(Signature& signature) const { signature.add(alpha); }
 };
 
+/// torch.nn.Hardtanh.
 struct Hardtanh : PlainLayer {
     explicit Hardtanh(double low = -1, double high = 1) : min_val(low), max_val(high) {}
 
@@ -167,6 +188,7 @@ struct Hardtanh : PlainLayer {
     void describe(Signature& signature) const { signature.add(min_val).add(max_val); }
 };
 
+/// torch.nn.Hardshrink.
 struct Hardshrink : PlainLayer {
     explicit Hardshrink(double limit = 0.5) : lambd(limit) {}
 
@@ -177,6 +199,7 @@ struct Hardshrink : PlainLayer {
     void describe(Signature& signature) const { signature.add(lambd); }
 };
 
+/// torch.nn.Softshrink.
 struct Softshrink : PlainLayer {
     explicit Softshrink(double limit = 0.5) : lambd(limit) {}
 
@@ -187,11 +210,13 @@ struct Softshrink : PlainLayer {
     void describe(Signature& signature) const { signature.add(lambd); }
 };
 
+/// torch.nn.Tanhshrink.
 struct Tanhshrink : PlainLayer {
     Tensor forward(const Tensor& x) const { return tanhshrink(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Threshold.
 struct Threshold : PlainLayer {
     explicit Threshold(double limit, double below) : threshold(limit), value(below) {}
 

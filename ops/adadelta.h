@@ -23,12 +23,14 @@ struct AdadeltaOptions {
     void check() const;
 };
 
+/// Rule of Adadelta.
 struct AdadeltaRule {
     using Options = AdadeltaOptions;
     static constexpr const char* name = "adadelta_update";
     static constexpr std::array<std::string_view, 2> states{"square_avg", "acc_delta"};
     using Variants = std::integer_sequence<unsigned, 3>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T lr, rho, rest, eps, weight_decay;

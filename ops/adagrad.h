@@ -24,12 +24,14 @@ struct AdagradOptions {
     void check() const;
 };
 
+/// Rule of Adagrad.
 struct AdagradRule {
     using Options = AdagradOptions;
     static constexpr const char* name = "adagrad_update";
     static constexpr std::array<std::string_view, 1> states{"sum"};
     using Variants = std::integer_sequence<unsigned, 1>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T lr, weight_decay, eps;

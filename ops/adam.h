@@ -46,6 +46,7 @@ struct AdamRuleFor {
     static constexpr std::array<std::string_view, 3> states{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
     using Variants = std::integer_sequence<unsigned, 3, 7>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T step_size;        ///< lr / (1 - beta1^t)

@@ -23,12 +23,14 @@ struct AdamaxOptions {
     void check() const;
 };
 
+/// Rule of Adamax.
 struct AdamaxRule {
     using Options = AdamaxOptions;
     static constexpr const char* name = "adamax_update";
     static constexpr std::array<std::string_view, 2> states{"exp_avg", "exp_inf"};
     using Variants = std::integer_sequence<unsigned, 3>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T step_size;  ///< lr / (1 - beta1^t)

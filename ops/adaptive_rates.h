@@ -110,6 +110,7 @@ private:
 /// times the gain, and the schedule advances by the gain.
 class AdaScale final : public AdaptiveRates {
 public:
+    /// Options of AdaScale.
     struct Options {
         /// Factor on the optimizer's initial rates after `steps` single-shard steps; empty: 1. Replaces a learning rate
         /// schedule.
@@ -144,6 +145,7 @@ private:
 /// after a step.
 class YellowFin final : public AdaptiveRates {
 public:
+    /// Options of YellowFin.
     struct Options {
         double smoothing = 0.999;  ///< decay of all averages, which are bias-corrected
         double lr_factor = 1;      ///< factor on the rate
@@ -161,6 +163,7 @@ public:
     double momentum() const;
     double lr() const;
 
+    /// Result of single_step.
     struct Tuned {
         double momentum = 0, lr = 0;
     };

@@ -38,6 +38,7 @@ struct ArenaSegment {
     std::int64_t end = 0;    ///< one past the last element
 };
 
+/// Positions of all parameters in an arena.
 struct ArenaLayout {
     DType dtype = DType::f32;
     std::vector<ArenaSegment> segments;

@@ -32,6 +32,7 @@ struct ClipGradValue {
     void check() const;
 };
 
+/// A way to clip gradients.
 using GradientClip = std::variant<ClipGradNorm, ClipGradValue>;
 
 /// Clips the gradients of those `parameters` that have one, in place, on one device or several. Returns the norm before

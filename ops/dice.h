@@ -16,6 +16,7 @@ enum class DiceOver : std::uint8_t {
     image,  ///< every image by itself; the loss is the mean over images
 };
 
+/// Options of dice_loss.
 struct DiceOptions {
     DiceOver over = DiceOver::batch;
     bool include_background = true;  ///< class 0 counts; always true if it is the only class

@@ -18,7 +18,6 @@ Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
-
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
@@ -40,14 +39,15 @@ private:
     bool integer_, bool_;
 };
 
-// Operators with a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's
-// dtype. With an integer tensor, an integer (below 2^53) gives integers, with a tensor of bool i64; any other number,
-// and every division, gives f32.
+/// Operators with a number, which becomes part of the program while `forward` is traced. It is rounded to the
+/// tensor's dtype. With an integer tensor, an integer (below 2^53) gives integers, with a tensor of bool i64; any other
+/// number, and every division, gives f32.
 Tensor operator+(const Tensor& a, Scalar b);
 Tensor operator-(const Tensor& a, Scalar b);
 Tensor operator*(const Tensor& a, Scalar b);
 /// Multiplies by 1 / b, unless that is too large or too small for the dtype.
 Tensor operator/(const Tensor& a, Scalar b);
+/// The number is the left operand.
 Tensor operator-(Scalar a, const Tensor& b);
 Tensor operator/(Scalar a, const Tensor& b);
 inline Tensor operator+(Scalar a, const Tensor& b) { return b + a; }
@@ -56,6 +56,7 @@ inline Tensor operator*(Scalar a, const Tensor& b) { return b * a; }
 // Functions of every element. Those whose values for integers are integers (neg, square, sign, abs, floor, ceil, round,
 // trunc, clamp, pow, relu) give integers for them; other mathematical functions convert integers and bool to f32.
 
+/// -x, e^x, and the natural logarithm.
 Tensor neg(const Tensor& x);
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
@@ -63,14 +64,18 @@ Tensor log(const Tensor& x);
 Tensor log2(const Tensor& x);
 Tensor log10(const Tensor& x);
 Tensor exp2(const Tensor& x);
+/// Square root, and x^2.
 Tensor sqrt(const Tensor& x);
 Tensor square(const Tensor& x);
 /// -1, 0 or 1.
 Tensor sign(const Tensor& x);
+/// |x|.
 Tensor abs(const Tensor& x);
+/// 1 / x.
 Tensor reciprocal(const Tensor& x);
 /// 1 / sqrt(x).
 Tensor rsqrt(const Tensor& x);
+/// The largest integer up to x, and the smallest one from x.
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
 /// To the nearest integer, from the middle between two to the even one.
@@ -78,14 +83,16 @@ Tensor round(const Tensor& x);
 /// exp(x) - 1 and log(1 + x), exact for small x.
 Tensor expm1(const Tensor& x);
 Tensor log1p(const Tensor& x);
+/// The error function.
 Tensor erf(const Tensor& x);
-/// x in radians.
+/// Functions of angles in radians, and their inverses.
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 Tensor tan(const Tensor& x);
 Tensor asin(const Tensor& x);
 Tensor acos(const Tensor& x);
 Tensor atan(const Tensor& x);
+/// Hyperbolic functions, and their inverses.
 Tensor sinh(const Tensor& x);
 Tensor cosh(const Tensor& x);
 Tensor asinh(const Tensor& x);
@@ -115,23 +122,28 @@ Tensor pow(Scalar base, const Tensor& exponent);
 /// converted as by `div`.
 Tensor atan2(const Tensor& y, const Tensor& x);
 Tensor hypot(const Tensor& a, const Tensor& b);
+/// -x.
 inline Tensor operator-(const Tensor& x) { return neg(x); }
+/// Activation functions of torch.nn.functional.
 Tensor relu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
-/// torch.nn.functional.gelu; `tanh` is its approximate="tanh".
+/// `tanh` is approximate="tanh" of torch.nn.functional.gelu.
 enum class GeluForm : std::uint8_t { exact, tanh };
+/// Activation functions of torch.nn.functional.
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
 Tensor silu(const Tensor& x);
 Tensor logsigmoid(const Tensor& x);
 Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
 /// log(1 + exp(beta x)) / beta, or x if beta x exceeds the threshold.
 Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);
+/// Activation functions of torch.nn.functional.
 Tensor elu(const Tensor& x, double alpha = 1);
 Tensor celu(const Tensor& x, double alpha = 1);
 Tensor selu(const Tensor& x);
 /// Limits x. Unlike that of `clamp`, the gradient is 0 at the limits.
 Tensor hardtanh(const Tensor& x, double min_val = -1, double max_val = 1);
+/// Activation functions of torch.nn.functional.
 Tensor relu6(const Tensor& x);
 Tensor hardsigmoid(const Tensor& x);
 Tensor hardswish(const Tensor& x);

@@ -213,7 +213,7 @@ Tensor unfold(const Tensor& x, Pair kernel_size, Pair dilation = 1, Pair padding
 /// torch.nn.functional.fold.
 Tensor fold(const Tensor& x, Pair output_size, Pair kernel_size, Pair dilation = 1, Pair padding = 0, Pair stride = 1);
 
-// Convolution and pooling of sequences x (N, C, L); weight (K, C / groups, k).
+/// Convolution and pooling of sequences x (N, C, L); weight (K, C / groups, k).
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, int stride = 1, int padding = 0,
               int dilation = 1, std::int64_t groups = 1);
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, int stride = 1, int padding = 0,
@@ -231,7 +231,7 @@ struct Triple {
     constexpr Triple(int depth, int height, int width) : d(depth), h(height), w(width) {}
 };
 
-// Convolution and pooling of volumes x (N, C, D, H, W); weight (K, C / groups, kd, kh, kw).
+/// Convolution and pooling of volumes x (N, C, D, H, W); weight (K, C / groups, kd, kh, kw).
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Triple stride = 1, Triple padding = 0,
               Triple dilation = 1, std::int64_t groups = 1);
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Triple stride = 1,
@@ -248,8 +248,10 @@ struct ScaleFactor {
     constexpr ScaleFactor(double height, double width) : h(height), w(width) {}
 };
 
+/// Interpolation between the elements of an image.
 enum class InterpolateMode : std::uint8_t { nearest, bilinear };
 
+/// Options of interpolate.
 struct InterpolateOptions {
     std::optional<Pair> size = std::nullopt;  ///< size of the result; this or scale_factor
     std::optional<ScaleFactor> scale_factor = std::nullopt;
@@ -269,6 +271,7 @@ enum class BatchNormStatistics : std::uint8_t {
     synchronized,  ///< all shards pooled, and these normalise the batch as well: torch.nn.SyncBatchNorm
 };
 
+/// Options of batch_norm.
 struct BatchNormOptions {
     bool training = false;
     double momentum = 0.1;
@@ -308,6 +311,7 @@ Tensor log_softmax(const Tensor& x, int dim);
 
 // ---- attention --------------------------------------------------------------------------------------------------
 
+/// Options of scaled_dot_product_attention.
 struct AttentionOptions {
     /// Broadcast to (..., L, S): bool, true where a query attends to a key, or numbers that are added to the scores.
     Tensor attn_mask = {};

@@ -31,6 +31,7 @@ namespace lockstep {
 
 struct MeasuredStep;
 
+/// Options of torch.amp.GradScaler, with its defaults.
 struct GradScalerOptions {
     double init_scale = 65536;
     double growth_factor = 2;

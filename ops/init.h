@@ -15,11 +15,13 @@
 
 namespace lockstep::init {
 
+/// Activation function after a layer, for calculate_gain.
 enum class Nonlinearity : std::uint8_t { linear, conv, sigmoid, tanh, relu, leaky_relu, selu };
 
 /// Recommended gain of a nonlinearity. `negative_slope`: of leaky_relu, 0.01 by default. torch.nn.init.calculate_gain.
 double calculate_gain(Nonlinearity nonlinearity, std::optional<double> negative_slope = std::nullopt);
 
+/// All elements are `value`, 0 or 1.
 const Tensor& constant_(const Tensor& tensor, double value);
 const Tensor& zeros_(const Tensor& tensor);
 const Tensor& ones_(const Tensor& tensor);
@@ -49,7 +51,9 @@ const Tensor& xavier_uniform_(const Tensor& tensor, double gain = 1);
 /// N(0, gain^2 2 / (fan_in + fan_out)).
 const Tensor& xavier_normal_(const Tensor& tensor, double gain = 1);
 
+/// Whether kaiming_*_ preserves the variance of outputs (fan_in) or of gradients (fan_out).
 enum class FanMode : std::uint8_t { fan_in, fan_out };
+/// Options of kaiming_uniform_ and kaiming_normal_.
 struct Kaiming {
     double a = 0;  ///< negative slope, if the nonlinearity is leaky_relu
     FanMode mode = FanMode::fan_in;

@@ -33,6 +33,7 @@ struct Linear {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// Options of Conv2d.
 struct Conv2dOptions {
     Pair stride = 1;
     Pair padding = 0;
@@ -62,6 +63,7 @@ struct Conv2d {
     }
 };
 
+/// Options of Conv1d.
 struct Conv1dOptions {
     int stride = 1;
     int padding = 0;
@@ -89,6 +91,7 @@ struct Conv1d {
     }
 };
 
+/// Options of ConvTranspose2d.
 struct ConvTranspose2dOptions {
     Pair stride = 1;
     Pair padding = 0;
@@ -119,6 +122,7 @@ struct ConvTranspose2d {
     }
 };
 
+/// Options of BatchNorm2d.
 struct BatchNorm2dOptions {
     double eps = 1e-5;
     double momentum = 0.1;
@@ -184,6 +188,7 @@ void convert_sync_batchnorm(Model& model) {
     detail::visit_module(detail::NoName(), model, convert);
 }
 
+/// Options of Embedding.
 struct EmbeddingOptions {
     std::optional<std::int64_t> padding_idx =
         std::nullopt;  ///< this row is 0 and is not trained; negative from the end
@@ -203,6 +208,7 @@ struct Embedding {
     void describe(Signature& signature) const { signature.add(padding_idx.has_value()).add(padding_idx.value_or(0)); }
 };
 
+/// Options of LayerNorm.
 struct LayerNormOptions {
     double eps = 1e-5;
     bool elementwise_affine = true;  ///< has a weight, and a bias if `bias` is set
@@ -225,6 +231,7 @@ struct LayerNorm {
     void describe(Signature& signature) const { signature.add(normalized_shape).add(eps); }
 };
 
+/// Options of GroupNorm.
 struct GroupNormOptions {
     double eps = 1e-5;
     bool affine = true;  ///< has weight and bias
@@ -244,6 +251,7 @@ struct GroupNorm {
     void describe(Signature& signature) const { signature.add(num_groups).add(eps); }
 };
 
+/// Options of RMSNorm.
 struct RMSNormOptions {
     std::optional<double> eps = std::nullopt;
     bool elementwise_affine = true;  ///< has a weight

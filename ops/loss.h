@@ -16,6 +16,7 @@ namespace lockstep {
 /// the division happens after that sum. Terms with reduction "sum" have no denominator.
 class Loss {
 public:
+    /// A numerator over a denominator.
     struct Term {
         Tensor numerator;    ///< scalar; sum over the rows of this shard
         Tensor denominator;  ///< scalar, no gradient; rows or class weights that count; undefined: divide by 1
@@ -40,8 +41,10 @@ private:
     std::vector<Term> terms_;
 };
 
+/// Reduction of the elements of a loss.
 enum class Reduction : std::uint8_t { mean, sum };
 
+/// Options of nll_loss.
 struct NllOptions {
     Tensor weight = {};                ///< (C) class weights, or undefined
     std::int64_t ignore_index = -100;  ///< rows with this target count nothing
@@ -57,6 +60,7 @@ struct NllLoss {
 };
 inline const NllLoss nll_loss{};
 
+/// Options of cross_entropy.
 struct CrossEntropyOptions {
     Tensor weight = {};                ///< (C) class weights, or undefined
     std::int64_t ignore_index = -100;  ///< rows with this target count nothing
@@ -73,6 +77,7 @@ struct CrossEntropyLoss {
 };
 inline const CrossEntropyLoss cross_entropy{};
 
+/// Options of binary_cross_entropy_with_logits.
 struct BceWithLogitsOptions {
     Tensor weight = {};      ///< weight of each element, or undefined; broadcast to the input
     Tensor pos_weight = {};  ///< weight of targets that are 1, or undefined; broadcast to the input
@@ -120,6 +125,7 @@ struct HuberLoss {
 };
 inline const HuberLoss huber_loss{};
 
+/// Options of binary_cross_entropy.
 struct BceOptions {
     Tensor weight = {};  ///< weight of each element, or undefined; broadcast to the input, the same for every row
     Reduction reduction = Reduction::mean;
@@ -133,6 +139,7 @@ struct BceLoss {
 };
 inline const BceLoss binary_cross_entropy{};
 
+/// Options of kl_div.
 struct KlDivOptions {
     bool log_target = false;  ///< targets are logarithms of probabilities
     /// `batchmean` divides by the number of rows, which gives the divergence of a row.
@@ -146,6 +153,7 @@ struct KlDivLoss {
 };
 inline const KlDivLoss kl_div{};
 
+/// Options of gaussian_nll_loss.
 struct GaussianNllOptions {
     bool full = false;  ///< adds log(2 pi) / 2
     double eps = 1e-6;  ///< smallest variance
@@ -161,6 +169,7 @@ struct GaussianNllLoss {
 };
 inline const GaussianNllLoss gaussian_nll_loss{};
 
+/// Options of ctc_loss.
 struct CtcOptions {
     std::int64_t blank = 0;  ///< class between labels
     Reduction reduction = Reduction::mean;
@@ -178,6 +187,7 @@ struct CtcLoss {
 };
 inline const CtcLoss ctc_loss{};
 
+/// Options of cosine_embedding_loss.
 struct CosineEmbeddingOptions {
     double margin = 0;
     Reduction reduction = Reduction::mean;
@@ -191,6 +201,7 @@ struct CosineEmbeddingLoss {
 };
 inline const CosineEmbeddingLoss cosine_embedding_loss{};
 
+/// Options of triplet_margin_loss.
 struct TripletMarginOptions {
     double margin = 1;
     double eps = 1e-6;  ///< added to differences
@@ -206,6 +217,7 @@ struct TripletMarginLoss {
 };
 inline const TripletMarginLoss triplet_margin_loss{};
 
+/// Options of poisson_nll_loss.
 struct PoissonNllOptions {
     bool log_input = true;  ///< inputs are logarithms of the expected numbers
     bool full = false;      ///< adds Stirling's approximation of log(target!) for targets above 1
@@ -221,6 +233,7 @@ struct PoissonNllLoss {
 };
 inline const PoissonNllLoss poisson_nll_loss{};
 
+/// Options of margin_ranking_loss, hinge_embedding_loss and multi_margin_loss.
 struct MarginOptions {
     double margin = 0;
     Reduction reduction = Reduction::mean;

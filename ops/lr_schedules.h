@@ -108,6 +108,7 @@ private:
     double gamma_;
 };
 
+/// Options of LinearLR.
 struct LinearLROptions {
     double start_factor = 1.0 / 3;
     double end_factor = 1;
@@ -154,6 +155,7 @@ private:
     std::int64_t since_restart_ = 0, until_restart_;
 };
 
+/// Options of OneCycleLR.
 struct OneCycleLROptions {
     double max_lr = 0;             ///< highest rate, for all groups
     std::int64_t total_steps = 0;  ///< length of the cycle
@@ -210,6 +212,7 @@ private:
     std::vector<std::int64_t> milestones_;
 };
 
+/// Options of ReduceLROnPlateau.
 struct ReduceLROnPlateauOptions {
     bool maximize = false;  ///< larger metrics are better (torch's mode)
     double factor = 0.1;

@@ -147,6 +147,7 @@ private:
     std::vector<std::pair<Device, OptimizerState>> states_;
 };
 
+/// All parameters of a model or a wrapper.
 template <class Model>
 OptimizedParameters parameters_to_optimize(Model& model) {
     if constexpr (requires { model.parameter_store(); })

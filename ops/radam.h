@@ -24,12 +24,14 @@ struct RAdamOptions {
     void check() const;
 };
 
+/// Rule of RAdam.
 struct RAdamRule {
     using Options = RAdamOptions;
     static constexpr const char* name = "radam_update";
     static constexpr std::array<std::string_view, 2> states{"exp_avg", "exp_avg_sq"};
     using Variants = std::integer_sequence<unsigned, 3>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T step_size;  ///< lr / (1 - beta1^t), times the rectification if there is one

@@ -24,6 +24,7 @@ struct CellState {
 };
 }  // namespace detail
 
+/// Options of RNN, GRU and LSTM.
 struct RecurrentOptions {
     int num_layers = 1;
     bool bias = true;
@@ -55,6 +56,7 @@ protected:
 
     using Step = detail::CellState (*)(const detail::CellParameters& parameters, const Tensor& x,
                                        const detail::CellState& before);
+    /// Outputs (N, L, ...), and states after the last step.
     struct Run {
         Tensor output, hidden, cell;
     };
@@ -156,6 +158,7 @@ private:
     const char* layer_;
 };
 
+/// State of an LSTM cell.
 struct LstmState {
     Tensor h, c;  ///< (N, hidden_size) each
 };

@@ -25,12 +25,14 @@ struct RmspropOptions {
     void check() const;
 };
 
+/// Rule of RMSprop.
 struct RmspropRule {
     using Options = RmspropOptions;
     static constexpr const char* name = "rmsprop_update";
     static constexpr std::array<std::string_view, 3> states{"square_avg", "momentum_buffer", "grad_avg"};
     using Variants = std::integer_sequence<unsigned, 1, 3, 5, 7>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T lr, alpha, rest, eps, weight_decay, momentum;

@@ -23,12 +23,14 @@ struct SgdOptions {
     void check() const;
 };
 
+/// Rule of SGD.
 struct SgdRule {
     using Options = SgdOptions;
     static constexpr const char* name = "sgd_update";
     static constexpr std::array<std::string_view, 1> states{"momentum_buffer"};
     using Variants = std::integer_sequence<unsigned, 0, 1>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T lr, momentum, dampening, weight_decay;

@@ -182,6 +182,7 @@ struct PairwiseDistance : PlainLayer {
     void describe(Signature& signature) const { signature.add(p).add(eps).add(keepdim); }
 };
 
+/// Options of InstanceNorm2d.
 struct InstanceNormOptions {
     double eps = 1e-5;
     bool affine = false;  ///< has weight and bias
@@ -211,6 +212,7 @@ struct InstanceNorm3d : InstanceNorm2d {
     using InstanceNorm2d::InstanceNorm2d;
 };
 
+/// Options of ConvTranspose1d.
 struct ConvTranspose1dOptions {
     int stride = 1;
     int padding = 0;

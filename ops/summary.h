@@ -32,6 +32,7 @@ struct SummaryRow {
     bool shared = false;          ///< uses parameters of a previous row
 };
 
+/// Result of `summary`.
 struct ModelSummary {
     std::vector<SummaryRow> rows;  ///< in the order of `forward`
     std::int64_t parameters = 0;   ///< elements; tied parameters count once

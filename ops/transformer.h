@@ -12,6 +12,7 @@
 
 namespace lockstep {
 
+/// Options of MultiheadAttention.
 struct MultiheadAttentionOptions {
     double dropout = 0;  ///< probability of the weights of attention in training
     bool bias = true;
@@ -46,6 +47,7 @@ struct MultiheadAttention {
     void describe(Signature& signature) const { signature.add(num_heads).add(dropout); }
 };
 
+/// Options of TransformerEncoderLayer.
 struct TransformerEncoderLayerOptions {
     std::int64_t dim_feedforward = 2048;
     double dropout = 0.1;
@@ -91,6 +93,7 @@ struct TransformerEncoder {
     Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const { return forward(x, masks); }
 };
 
+/// Options of TransformerDecoderLayer.
 using TransformerDecoderLayerOptions = TransformerEncoderLayerOptions;
 
 /// torch.nn.TransformerDecoderLayer: attention of x to itself, then to `memory`, and two linear layers, each added to

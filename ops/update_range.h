@@ -24,6 +24,7 @@ enum class RowNumber : std::uint8_t;
 
 /// Positions of the numbers in the options of an optimizer.
 struct OptionsLayout {
+    /// One number of the options.
     struct Setting {
         std::string name;  ///< "lr"; elements of arrays are "betas.0", "betas.1"
         std::size_t offset = 0;

@@ -18,6 +18,7 @@ inline void add_triples(Signature& signature, std::initializer_list<Triple> all)
 
 }  // namespace detail
 
+/// Options of Conv3d.
 struct Conv3dOptions {
     Triple stride = 1;
     Triple padding = 0;
@@ -47,6 +48,7 @@ struct Conv3d {
     }
 };
 
+/// Options of ConvTranspose3d.
 struct ConvTranspose3dOptions {
     Triple stride = 1;
     Triple padding = 0;

@@ -51,6 +51,7 @@ struct CircularPad2d : Padding2d {
     explicit CircularPad2d(const Margins& sides) : Padding2d(sides, PaddingMode::circular) {}
 };
 
+/// Options of Unfold and Fold.
 struct WindowOptions {
     Pair dilation = 1;
     Pair padding = 0;

@@ -29,6 +29,7 @@ CommunicationHook bf16_compress_hook();
 
 // PowerSGD: a communication hook that sends matrices as products of two thin ones.
 
+/// Options of power_sgd_hook.
 struct PowerSgdOptions {
     int rank = 1;                ///< columns of the thin matrices; more columns reduce the error
     int start_iteration = 1000;  ///< number of initial backwards with the plain all-reduce

@@ -7,6 +7,7 @@
 
 namespace lockstep {
 
+/// Options of a DataParallel.
 using DataParallelOptions = EngineOptions;
 
 /// Trains `Net` (a struct with LOCKSTEP_MEMBERS and `forward`) on several devices. `forward` describes the computation

@@ -11,6 +11,7 @@
 
 namespace lockstep {
 
+/// Options of a DistributedDataParallel.
 using DistributedDataParallelOptions = EngineOptions;
 
 /// Trains `Net` together with the other processes of a group, each on its device. All processes construct it and make

@@ -28,6 +28,7 @@ enum class NanPolicy : std::uint8_t {
     ignore  ///< apply the step as usual, as PyTorch does
 };
 
+/// Options of a wrapper.
 struct EngineOptions {
     int shards = 0;  ///< number of shards S; 0: number of devices. A fixed S fixes all bits for any number of devices
     int threads_per_shard = 0;   ///< CPU threads per shard; 0: one if `shards` is set, otherwise all cores

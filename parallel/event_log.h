@@ -31,6 +31,7 @@ struct LoggedNumber {
     std::variant<std::int64_t, double> value;
 };
 
+/// Options of an EventLog.
 struct EventLogOptions {
     std::string name = "log";  ///< name of the JSON lines file: DIRECTORY/NAME.jsonl
     /// Number of steps before a resume. Log entries of earlier steps are retained; entries of this step and later ones

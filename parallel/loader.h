@@ -18,6 +18,7 @@
 
 namespace lockstep {
 
+/// Options of a Loader.
 struct LoaderOptions {
     std::int64_t batch_size = 1;  ///< rows of a batch over all devices
     bool shuffle = false;         ///< whether every epoch has a new random order
@@ -98,6 +99,7 @@ public:
         Epoch(const Epoch&) = delete;
         Epoch& operator=(const Epoch&) = delete;
 
+        /// An input iterator: an increment replaces the batch.
         class Iterator {
         public:
             using iterator_concept = std::input_iterator_tag;
@@ -155,6 +157,7 @@ private:
     std::shared_ptr<detail::BatchLoader> core_;
 };
 
+/// Deduces the type of the dataset.
 template <class Model, class Data>
 Loader(Model&, Data, const LoaderOptions&) -> Loader<Data>;
 template <class Model, class Data>

@@ -36,6 +36,7 @@ private:
     int per_epoch_;
 };
 
+/// Options of SaveCheckpoints.
 struct SaveCheckpointsOptions {
     /// Name pattern; "{epoch}" and "{step}" are replaced by the number of completed epochs and steps.
     std::filesystem::path file;

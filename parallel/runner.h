@@ -101,6 +101,7 @@ private:
     detail::MoveMark mark_;
 };
 
+/// Options of a Runner.
 struct RunnerOptions {
     /// Number of epochs of the whole run, including those before a resume.
     std::uint64_t epochs = (std::numeric_limits<std::uint64_t>::max)();
@@ -275,6 +276,7 @@ public:
                       const std::vector<std::filesystem::path>& checkpoints) = 0;
 };
 
+/// Calls that depend on the types of model, dataset and loss.
 template <class Model, class Data, class LossFunction>
 class Runner::TypesOf final : public Types {
 public:

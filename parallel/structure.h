@@ -26,6 +26,7 @@
 
 namespace lockstep::structure {
 
+/// Properties of a type, with the concepts below.
 template <class T>
 inline constexpr bool is_tensor = std::is_same_v<T, Tensor> || std::is_same_v<T, ShardedTensor>;
 template <class T>
@@ -120,9 +121,9 @@ struct Contents {
     }
 };
 
+/// Contents of T, or of the elements of a tuple.
 template <class T>
 constexpr Contents contents();
-
 template <class Tuple, std::size_t... i>
 constexpr Contents contents_of_tuple(std::index_sequence<i...>) {
     return (Contents{} + ... + contents<std::tuple_element_t<i, Tuple>>());

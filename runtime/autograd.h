@@ -28,6 +28,7 @@ private:
     bool previous_;
 };
 
+/// False inside a NoGrad.
 bool grad_enabled();
 
 struct AutogradNode;
@@ -103,6 +104,7 @@ private:
     std::shared_ptr<const Call> call_;
 };
 
+/// A call that backward can differentiate.
 struct AutogradNode {
     AutogradNode() = default;
     /// Releases nodes that only this node owns one by one: graphs may be longer than the call stack is deep.
@@ -112,6 +114,7 @@ struct AutogradNode {
 
     const char* name = "";  ///< name of the called function
     std::uint64_t sequence = 0;
+    /// An input of the call.
     struct Edge {
         std::shared_ptr<AutogradNode> node;  ///< its producer; null for leaves and inputs that need no gradient
         int output = 0;
@@ -141,6 +144,7 @@ using LeafSink = std::function<void(const Tensor& leaf, const Tensor& gradient)>
 void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients, bool retain_graph,
                   const LeafSink& leaf_sink = nullptr);
 
+/// Options of `grad`.
 struct GradOptions {
     bool create_graph = false;  ///< the results have a history, so that they can be differentiated again
     bool retain_graph = false;  ///< the graph can be used again; always if `create_graph`

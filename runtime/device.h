@@ -37,6 +37,7 @@ private:
 template <class Index>
 class IndexRange {
 public:
+    /// A forward iterator.
     class Iterator {
     public:
         constexpr explicit Iterator(int number) : number_(number) {}
@@ -68,6 +69,7 @@ inline constexpr DeviceIndex first_device{};
 using RankIndex = Index<struct RankTag>;
 inline constexpr RankIndex rank_0{};
 
+/// Kind of a device.
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 /// Names one device. `cuda:i` and `cpu:i` obey one contract (in-order streams, events, stream-ordered memory, copies
@@ -97,6 +99,7 @@ private:
     int index_ = -1;
 };
 
+/// Properties of a device.
 struct DeviceInfo {
     std::string name;              ///< e.g. "NVIDIA H200", or the CPU's model name
     std::size_t total_memory = 0;  ///< bytes; for a logical device, its share of the GPU

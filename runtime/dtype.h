@@ -8,6 +8,7 @@
 
 namespace lockstep {
 
+/// Element type of a tensor.
 enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, boolean };
 
 /// Bytes of one element.
@@ -37,6 +38,7 @@ struct BFloat16 {
     explicit operator float() const;
 };
 
+/// Whether a C++ type is the element type of a dtype, and of which.
 template <class T>
 inline constexpr bool has_dtype = false;
 template <class T>

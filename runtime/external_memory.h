@@ -15,6 +15,7 @@ struct DLManagedTensor;  // defined in dlpack/dlpack.h, in every version
 
 namespace lockstep {
 
+/// Options of from_blob.
 struct BlobOptions {
     /// Device that has the memory: that of a pointer from cudaMalloc is a CUDA device, that of std::vector is the host.
     Device device = {};

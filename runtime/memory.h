@@ -16,6 +16,7 @@ namespace lockstep {
 class Backend;
 class Trace;
 
+/// Memory that Lockstep uses on a device.
 struct MemoryStats {
     std::size_t current = 0;   ///< bytes in use now
     std::size_t peak = 0;      ///< most bytes in use since `reset_peak_memory`
@@ -23,6 +24,7 @@ struct MemoryStats {
     std::size_t limit = 0;     ///< 0: no limit
 };
 
+/// Statistics of `device`. reset_peak_memory sets their peak to the bytes in use now.
 MemoryStats memory_stats(Device device);
 void reset_peak_memory(Device device);
 /// Limits the bytes in use to `bytes` from now on (0 removes the limit); allocations beyond it throw OutOfMemory.

@@ -154,6 +154,7 @@ private:
     Op op_;
 };
 
+/// Moves an operation to the heap.
 template <class Op>
 std::shared_ptr<const Operation> make_operation(Op op) {
     return recycled::make_shared<OperationOf<Op>>(std::move(op));

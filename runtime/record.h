@@ -214,6 +214,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, TensorList
 /// `apply` with one output.
 Tensor apply_one(std::shared_ptr<const Operation> operation, TensorList inputs, const Output& output);
 
+/// The same for an operation by value.
 template <class Op>
 Tensor apply_one(Op op, TensorList inputs, const Output& output) {
     return apply_one(std::shared_ptr<const Operation>(make_operation(std::move(op))), inputs, output);

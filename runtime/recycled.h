@@ -35,6 +35,7 @@ struct Allocator {
     friend bool operator==(const Allocator&, const Allocator&) noexcept { return true; }
 };
 
+/// A vector whose memory is recycled.
 template <class T>
 using Vector = std::vector<T, Allocator<T>>;
 

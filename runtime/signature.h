@@ -78,6 +78,7 @@ auto members_of_aggregate(const T& value) {
 
 }  // namespace detail
 
+/// Bytes that identify options and types in the key of a program.
 class Signature {
 public:
     /// Numbers, enumerations and text; ranges, pairs and aggregates of at most eight members, recursively.

@@ -38,6 +38,7 @@ struct StateCopies {
         return counts && !found.kernels_failed;
     }
 
+    /// Status of the step, and whether its kernels failed.
     struct Outcome {
         StatusWord status{.code = static_cast<std::int32_t>(StatusCode::operation_failed)};
         bool kernels_failed = true;

@@ -5,6 +5,7 @@
 
 namespace lockstep {
 
+/// Result of a step.
 enum class StatusCode : std::int32_t {
     good = 0,
     // The step is refused: an error.

@@ -8,6 +8,7 @@
 
 namespace lockstep {
 
+/// Kind of work in a step.
 enum class SpanKind : std::uint8_t {
     input,  ///< rows of the batch are copied to the step's input buffers
     forward,
@@ -36,6 +37,7 @@ struct Arrival {
     int last_rank = 0;
 };
 
+/// Work of one step.
 struct LoggedStep {
     std::uint64_t number = 0;     ///< number of the step since the log was enabled, from 0
     std::vector<StepSpan> spans;  ///< in the order in which the host enqueued them

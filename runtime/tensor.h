@@ -251,6 +251,7 @@ private:
     std::shared_ptr<TensorImpl> impl_;
 };
 
+/// Writes `tensor.str()`.
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
 /// Tensors as an argument: `{x, weight}` or a vector.

@@ -80,6 +80,7 @@ private:
     std::vector<bool> by_shard_;  ///< by number of a buffer: its value depends on the shard
 };
 
+/// Appends the operations of this thread to a trace, as long as it exists.
 class TraceScope {
 public:
     explicit TraceScope(Trace& trace);

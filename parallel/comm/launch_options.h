@@ -37,6 +37,7 @@ struct RankFailure {
     std::string str() const;
 };
 
+/// Options of `launch`.
 struct LaunchOptions {
     /// Program and arguments; a name without a slash is searched for in PATH.
     std::vector<std::string> command = {};
@@ -77,6 +78,7 @@ struct LaunchOptions {
     std::function<void(const RankFailure&)> on_restart = {};
 };
 
+/// Result of `launch`.
 struct LaunchResult {
     std::optional<RankFailure> failure = {};  ///< failure of the last attempt
     int restarts = 0;                         ///< number of restarts

@@ -27,6 +27,7 @@ class OperationQueue;
 class UnwindingNotice;
 class WorkState;
 
+/// Options of a ProcessGroup.
 struct ProcessGroupOptions {
     /// "shm" (shared memory on each host, gloo between hosts), "gloo", "mpi", "nccl" (collectives on tensors of GPUs,
     /// one GPU per rank; everything else as shm); empty: shm.

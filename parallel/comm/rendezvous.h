@@ -13,6 +13,7 @@ namespace lockstep {
 
 class JobFailure;
 
+/// Options of a Rendezvous.
 struct RendezvousOptions {
     /// "env://": from `rank_info`. "tcp://HOST:PORT" and "file:///PATH": rank and world size are taken from the members
     /// below, from "?rank=R&world_size=N" in the URL, or from the environment.

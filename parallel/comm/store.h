@@ -58,6 +58,7 @@ protected:
     static void require_value(std::string_view key, std::string_view value);
 };
 
+/// Options of a TcpStore.
 struct TcpStoreOptions {
     std::string host = "127.0.0.1";
     int port = 0;

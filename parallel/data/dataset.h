@@ -277,6 +277,7 @@ private:
 template <class... Tensors>
 TensorDataset(const Tensors&...) -> TensorDataset<sizeof...(Tensors)>;
 
+/// Options of Mnist.
 struct MnistOptions {
     bool train = true;  ///< true: the training set, false: the test set
     double mean = 0;    ///< pixels become (pixel / 255 - mean) / stddev

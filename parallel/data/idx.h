@@ -33,6 +33,7 @@ IdxHeader read_idx_header(const std::filesystem::path& path);
 /// is missing, truncated, longer than its header declares, corrupt, or of another element type.
 IdxArray read_idx(const std::filesystem::path& path);
 
+/// Compression of an IDX file.
 enum class IdxCompression : std::uint8_t { none, gzip };
 
 /// Writes an IDX file under a temporary name, syncs and renames it; after an error the old file is unchanged. shape has

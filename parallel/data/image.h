@@ -16,6 +16,7 @@ std::string_view name_of(ImageMode mode);
 /// 1 for grey and palette, otherwise 2, 3 or 4.
 int channels_of(ImageMode mode);
 
+/// A decoded image.
 struct HostImage {
     std::int64_t height = 0, width = 0;
     ImageMode mode = ImageMode::rgb;

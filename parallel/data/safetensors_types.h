@@ -19,6 +19,7 @@ struct SafetensorsEntry {
     std::uint64_t bytes = 0;
 };
 
+/// Entries of `__metadata__`.
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
 /// One tensor to write: dense row-major data on the host, owned by the caller.

@@ -15,6 +15,7 @@ namespace lockstep {
 // PyTorch's DistributedSampler, for code that is ported from PyTorch. Lockstep's own Loader draws the batches of every
 // mode from one global order and does not need it, but accepts it.
 
+/// Options of DistributedSampler.
 struct DistributedSamplerOptions {
     bool shuffle = true;
     std::uint64_t seed = 0;  ///< the same on every rank
@@ -154,6 +155,7 @@ private:
     std::int64_t length_;
 };
 
+/// Options of RandomSampler.
 struct RandomSamplerOptions {
     bool replacement = false;                                ///< whether every row is drawn from all rows
     std::optional<std::int64_t> num_samples = std::nullopt;  ///< rows of an epoch; default: all
@@ -175,6 +177,7 @@ private:
     std::uint64_t seed_;
 };
 
+/// Options of WeightedRandomSampler.
 struct WeightedRandomSamplerOptions {
     bool replacement = true;
     std::uint64_t seed = 0;  ///< the same on every rank

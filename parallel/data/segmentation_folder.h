@@ -23,6 +23,7 @@ using MaskValue = std::vector<std::uint8_t>;
 /// The class of ignored pixels: the default of NllOptions::ignore_index.
 inline constexpr std::int64_t ignored_class = -100;
 
+/// Options of a SegmentationFolder.
 struct SegmentationFolderOptions {
     double scale = 1;                         ///< factor for both sides, in (0, 1]
     std::string mask_suffix = "_mask";        ///< masks are NAME_mask.* if one exists, otherwise NAME.*
