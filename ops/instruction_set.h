@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Best set of this processor that has kernels: "generic", "avx2" or "avx512".

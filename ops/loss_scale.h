@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// State of a GradScaler.

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Selects and renames the tensors to load.

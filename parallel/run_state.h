@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 class AdaptiveRates;

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 // Strong types for the numbers of devices and ranks, so that neither is confused with the other, with a shard or with a

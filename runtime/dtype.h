@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Element type of a tensor.

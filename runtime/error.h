@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Base of everything that the library throws on purpose.

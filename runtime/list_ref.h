@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// A list that is owned by the caller, for parameters only: it refers to the caller's elements for the duration of the

@@ -5,12 +5,15 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// The subjects of messages. `debug`: programs that are traced, libraries that are loaded, memory; `info`: what a run
 /// consists of, algorithms that trials chose; `warning`: probable mistakes. `off` is a limit above all.
 enum class LogLevel : std::uint8_t { debug, info, warning, off };
 
+/// Receives messages.
 using LogHandler = std::function<void(LogLevel level, const std::string& text)>;
 /// Sends messages to `handler` from now on; an empty one restores stderr. Returns the previous handler. Threads of the
 /// library call it concurrently, so it must be thread-safe.

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <thread>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Tracks which thread is inside a call of an object. Concurrent calls are the caller's mistake; detecting them costs a

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "lockstep/runtime/language.h"
+
 #if defined(__CUDACC__)
 #define LOCKSTEP_HD __host__ __device__
 #else

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep::recycled {
 
 /// At least `bytes` bytes, aligned for every type of ordinary alignment. Throws std::bad_alloc.

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// A short list of 64-bit numbers: sizes or strides (both counted in elements).

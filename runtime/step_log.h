@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Kind of work in a step.

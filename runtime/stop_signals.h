@@ -13,6 +13,8 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// SIGUSR1, SIGUSR2 and SIGXCPU: a scheduler (sbatch --signal) or a CPU time limit (ulimit -t) sends them, repeatedly,

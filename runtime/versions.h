@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Name and version of Lockstep, the compiler and the libraries that it uses. Names: "lockstep", "compiler", "fmt",

@@ -1,6 +1,8 @@
 // Uneven inputs (torch.distributed.algorithms.Join).
 #pragma once
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Options for ranks that run out of batches at different times (DistributedDataParallel::join).

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// The source of this process's rank.

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// mean: the sum divided by the number of ranks; integers are truncated towards zero. Integers wrap. f16 and bf16 are

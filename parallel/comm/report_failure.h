@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// The rank that caused a failure.

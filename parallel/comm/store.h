@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Keys are 1 to 1024 bytes, values at most 8 MiB (InvalidArgument otherwise). Different threads may call concurrently,

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// A file that replaces `path` at commit(). Without a commit it is removed. Symbolic links are followed: the target is

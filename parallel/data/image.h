@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/runtime/language.h"
+
 namespace lockstep {
 
 /// Channels of a pixel: Pillow's modes L, LA, RGB, RGBA and P.
