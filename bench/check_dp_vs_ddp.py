@@ -26,6 +26,7 @@ def check_refusals(programs, out):
                       ([programs, "--with-pytorch", "/nodir/python"], "No such file"),
                       ([programs, "--with-pytorch", "/bin/false"], "cannot import torch: status 1"),
                       ([programs, "--cores-per-device", "10000"], "cores requested"),
+                      ([programs, "--net", "gpt", "--with-pytorch", "/bin/true"], "--with-pytorch has no gpt"),
                       ([programs, "--steps", "1"], "expected at least 2"), ([], "required: bin")]:
         done = subprocess.run([sys.executable, str(HERE / "dp-vs-ddp"), *bad], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=60)

@@ -1,6 +1,7 @@
 // Trains one network in one way for some steps and writes the measurements of every process: bench/dp-vs-ddp runs it
 // repeatedly. With --parallel ddp it starts its own processes, like the samples.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -14,24 +15,14 @@
 #include <vector>
 
 #include "lockstep/bench/json_file.h"
+#include "lockstep/bench/workloads.h"
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/apps/mnist_nets.h"
 #include "lockstep/samples/apps/program/strategy.h"
 
 namespace ls = lockstep;
 using nlohmann::ordered_json;
 
 namespace {
-
-/// Fully connected: little arithmetic for many parameters.
-struct Mlp {
-    ls::Linear fc1{784, 512}, fc2{512, 512}, fc3{512, 10};
-    LOCKSTEP_MEMBERS(fc1, fc2, fc3)
-    ls::Tensor forward(const ls::Tensor& x) {
-        return ls::log_softmax(fc3(ls::relu(fc2(ls::relu(fc1(x.flatten(1)))))), 1);
-    }
-    static constexpr double mean = 0, stddev = 1;
-};
 
 struct Lengths {
     int warmup = 10, timed = 60, logged = 20;
@@ -84,12 +75,11 @@ std::size_t typical_step(const program::Options& options, const std::vector<ls::
     return std::stoul(options.group->store()->get("bench/typical"));
 }
 
-template <class Net>
-void measure(const program::Options& options, const Lengths& lengths, const std::filesystem::path& out) {
-    const ls::Mnist training(options.data, {.train = true, .mean = Net::mean, .stddev = Net::stddev});
-    ls::manual_seed(options.seed);
+template <class Net, class Data, class LossOf>
+void measure(const program::Options& options, const Lengths& lengths, const std::filesystem::path& out, const Net& net,
+             const Data& training, const LossOf& loss) {
     const std::int64_t batch = options.global_batch_size(options.chosen_devices());
-    program::with_model(options, Net{}, [&](auto& model) {
+    program::with_model(options, net, [&](auto& model) {
         ls::Loader loader(model, training,
                           {.batch_size = batch,
                            .shuffle = true,
@@ -97,7 +87,7 @@ void measure(const program::Options& options, const Lengths& lengths, const std:
                            .drop_last = true,
                            .workers = options.workers});
         if (loader.batches() < lengths.all())
-            throw ls::InvalidArgument(fmt::format("{}: too few images: {} steps of {} rows; expected {}",
+            throw ls::InvalidArgument(fmt::format("{}: too few rows: {} steps of {} rows; expected {}",
                                                   options.data.string(), lengths.all(), batch, lengths.all() * batch));
         ls::SGD sgd(model, {.lr = options.default_lr, .momentum = options.default_momentum});
         auto batches = loader.epoch(0);
@@ -108,8 +98,8 @@ void measure(const program::Options& options, const Lengths& lengths, const std:
             if (options.group) options.group->barrier();
             const double begin = now_ms();
             for (int step = 0; step < steps; ++step) {
-                auto& [images, labels] = *next;
-                model.step(sgd, images, labels, ls::nll_loss);
+                auto& [inputs, targets] = *next;
+                model.step(sgd, inputs, targets, loss);
                 const double asked = now_ms();
                 ++next;
                 result.input += now_ms() - asked;
@@ -163,9 +153,9 @@ int main(int argc, char** argv) {
     std::filesystem::path out;
     Lengths lengths;
     const auto add_flags = [&](CLI::App& app) {
-        app.add_option("--net", net, "cnn, small: the networks of mnist; mlp: linear 784-512-512-10")
-            ->type_name("cnn|small|mlp")
-            ->check(CLI::IsMember({"cnn", "small", "mlp"}).description(""))
+        app.add_option("--net", net, "network; cnn, small and mlp read --data, the others make their own rows")
+            ->type_name(fmt::format("{}", fmt::join(bench::workload_names(), "|")))
+            ->check(CLI::IsMember(bench::workload_names()).description(""))
             ->capture_default_str();
         app.add_option("--out", out, "each process writes DIR/rank-N.json")->type_name("DIR")->required();
         const auto count = CLI::Range(2, 1 << 20).description("");
@@ -175,12 +165,14 @@ int main(int argc, char** argv) {
             ->check(count)
             ->capture_default_str();
     };
-    return program::run({"dp-vs-ddp-worker", "Trains with one strategy and writes the measurements.",
-                         "directory with IDX files, named as in MNIST", add_flags},
-                        options, argc, argv, [&] {
-                            if (net == "cnn") measure<mnist::Cnn>(options, lengths, out);
-                            if (net == "small") measure<mnist::Small>(options, lengths, out);
-                            if (net == "mlp") measure<Mlp>(options, lengths, out);
-                            return std::optional<program::Stop>();  // no stop condition
-                        });
+    return program::run(
+        {"dp-vs-ddp-worker", "Trains with one strategy and writes the measurements.",
+         "directory with IDX files, named as in MNIST", add_flags},
+        options, argc, argv, [&] {
+            ls::manual_seed(options.seed);
+            const std::int64_t rows = lengths.all() * options.global_batch_size(options.chosen_devices());
+            bench::with_workload(net, options.data, rows,
+                                 [&](const auto&... parts) { measure(options, lengths, out, parts...); });
+            return std::optional<program::Stop>();  // no stop condition
+        });
 }
