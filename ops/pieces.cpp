@@ -90,6 +90,31 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim) {
     return cat(wide, at);
 }
 
+Tensor pad_sequence(const std::vector<Tensor>& given, bool batch_first, double padding_value) {
+    constexpr const char* name = "pad_sequence";
+    if (given.empty()) throw InvalidArgument(fmt::format("{}: an empty list of tensors; expected at least one", name));
+    const CheckedArgs call(name, "a tensor", given, CheckedArgs::Dtypes::alike);
+    std::int64_t longest = 0;
+    for (const Tensor& sequence : call.tensors()) {
+        Shape shape = sequence.shape();
+        if (shape.dims() > 0) shape[0] = call[0].size(0);
+        if (shape.dims() == 0 || !(shape == call[0].shape()))
+            throw InvalidArgument(fmt::format(
+                "{}: tensors of shapes {} and {}; expected at least one dimension, and sizes that differ in "
+                "the first one only",
+                name, call[0].shape().str(), sequence.shape().str()));
+        checks::not_rows(name, sequence, 0);
+        longest = std::max(longest, sequence.size(0));
+    }
+    std::vector<Tensor> rows;
+    for (const Tensor& sequence : call.tensors()) {
+        std::vector<std::int64_t> amounts(static_cast<std::size_t>(2 * sequence.dims()), 0);
+        amounts.back() = longest - sequence.size(0);
+        rows.push_back(pad(sequence, amounts, padding_value));
+    }
+    return stack(rows, batch_first ? 0 : 1);
+}
+
 std::vector<Tensor> split(const Tensor& given, std::int64_t size, int dim) {
     const CheckedArgs call("split", {arg::any("the tensor", given)});
     const int along = dim_of("split", call[0], dim);

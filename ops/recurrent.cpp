@@ -9,6 +9,7 @@
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/initial_values.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
@@ -48,6 +49,36 @@ Tensor initial(const char* layer, const char* what, const Tensor& given, const T
 
 }  // namespace
 
+PaddedSequence pack_padded_sequence(const Tensor& given, const Tensor& given_lengths) {
+    constexpr const char* name = "pack_padded_sequence";
+    const OperandDevice device(given, given);
+    const CheckedArgs call(name, {arg::floating("input", given), arg::any("lengths", device.moved(given_lengths))});
+    const Tensor &x = call[0], &lengths = call[1];
+    if (x.dims() != 3 || x.size(1) < 1)
+        throw InvalidArgument(fmt::format(
+            "{}: input has shape {}; expected (N, L, features) with at least one position", name, x.shape().str()));
+    if (lengths.dtype() != DType::i64 || !(lengths.shape() == Shape{x.size(0)}))
+        throw InvalidArgument(
+            fmt::format("{}: lengths has dtype {} and shape {}; expected i64 and {}, one for each row", name,
+                        name_of(lengths.dtype()), lengths.shape().str(), Shape{x.size(0)}.str()));
+    if (Trace::current() != nullptr && x.is_batch() != lengths.is_batch())
+        throw InvalidArgument(fmt::format(
+            "{}: {} is a batch and {} is not, so every shard would pair its rows with the first lengths; expected two "
+            "batches (see tag_batch()) or none",
+            name, x.is_batch() ? "input" : "lengths", x.is_batch() ? "lengths" : "input"));
+
+    // Adds 0 for every length from 1 to L, and reports others as indices.
+    const std::int64_t positions = x.size(1);
+    const Tensor zeros = Tensor::zeros({positions + 1}, DType::i64, x.device());
+    PaddedSequence rows;
+    rows.lengths_ = lengths + index_select(zeros, 0, masked_fill(lengths, eq(lengths, 0), -1));
+    const Tensor last = rows.lengths_.unsqueeze(1);
+    for (std::int64_t t = 0; t < positions; ++t) rows.present_.push_back(last > t);
+    rows.mask_ = stack(rows.present_, 1);
+    rows.data_ = where(rows.mask_, x, 0);
+    return rows;
+}
+
 RecurrentLayer::RecurrentLayer(const char* layer, int gates, std::int64_t input_size, std::int64_t hidden_size,
                                const RecurrentOptions& options)
     : dropout(require_probability(layer, options.dropout)), structure_(options), layer_(layer) {
@@ -79,8 +110,8 @@ detail::CellParameters RecurrentLayer::cell(int index) const {
     return {first[0].tensor(), first[1].tensor(), first[2].tensor(), first[3].tensor()};
 }
 
-RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const Tensor& h_0, const Tensor& c_0, bool has_cell,
-                                        Step step) const {
+RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const PaddedSequence* rows, const Tensor& h_0,
+                                        const Tensor& c_0, bool has_cell, Step step) const {
     detail::require_listed(layer_, training);
     const CheckedArgs call(layer_,
                            {arg::floating("input", given), arg::optional("h_0", h_0), arg::optional("c_0", c_0)});
@@ -94,6 +125,10 @@ RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const Tensor& h_0, 
     const Tensor cells_before = has_cell ? initial(layer_, "c_0", call[2], x, states) : Tensor();
 
     const auto length = static_cast<std::size_t>(x.size(1));
+    // The state of a row without position t does not change: the reverse direction begins at its last position.
+    const auto kept = [&](std::size_t t, const Tensor& after, const Tensor& before) {
+        return rows == nullptr ? after : where(rows->present_[t], after, before.to(after.dtype()));
+    };
     std::vector<Tensor> inputs(length), last_hidden, last_cell;
     for (std::size_t t = 0; t < length; ++t) inputs[t] = x.select(1, static_cast<std::int64_t>(t));
     for (int index = 0; index < structure_.num_layers; ++index) {
@@ -104,7 +139,9 @@ RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const Tensor& h_0, 
             detail::CellState state{hidden.select(1, number), has_cell ? cells_before.select(1, number) : Tensor()};
             for (std::size_t i = 0; i < length; ++i) {
                 const std::size_t t = direction == 0 ? i : length - 1 - i;
-                state = step(w, inputs[t], state);
+                const detail::CellState after = step(w, inputs[t], state);
+                state.hidden = kept(t, after.hidden, state.hidden);
+                if (has_cell) state.cell = kept(t, after.cell, state.cell);
                 outputs[t] = direction == 0 ? state.hidden : cat({outputs[t], state.hidden}, 1);
             }
             last_hidden.push_back(state.hidden);
@@ -114,21 +151,38 @@ RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const Tensor& h_0, 
         if (index + 1 < structure_.num_layers && dropout > 0)
             for (Tensor& input : inputs) input = lockstep::dropout(input, dropout, training);
     }
-    return {stack(inputs, 1), stack(last_hidden, 1), has_cell ? stack(last_cell, 1) : Tensor()};
+    const Tensor output = stack(inputs, 1);
+    return {rows == nullptr ? output : where(rows->mask_, output, 0), stack(last_hidden, 1),
+            has_cell ? stack(last_cell, 1) : Tensor()};
 }
 
 LstmResult LSTM::forward(const Tensor& x, const Tensor& h_0, const Tensor& c_0) const {
-    const Run made = run(x, h_0, c_0, true, lstm_step);
+    const Run made = run(x, nullptr, h_0, c_0, true, lstm_step);
+    return {made.output, made.hidden, made.cell};
+}
+
+LstmResult LSTM::forward(const PaddedSequence& x, const Tensor& h_0, const Tensor& c_0) const {
+    const Run made = run(x.data(), &x, h_0, c_0, true, lstm_step);
     return {made.output, made.hidden, made.cell};
 }
 
 GruResult GRU::forward(const Tensor& x, const Tensor& h_0) const {
-    const Run made = run(x, h_0, {}, false, gru_step);
+    const Run made = run(x, nullptr, h_0, {}, false, gru_step);
+    return {made.output, made.hidden};
+}
+
+GruResult GRU::forward(const PaddedSequence& x, const Tensor& h_0) const {
+    const Run made = run(x.data(), &x, h_0, {}, false, gru_step);
     return {made.output, made.hidden};
 }
 
 RnnResult RNN::forward(const Tensor& x, const Tensor& h_0) const {
-    const Run made = run(x, h_0, {}, false, nonlinearity == Nonlinearity::tanh ? tanh_step : relu_step);
+    const Run made = run(x, nullptr, h_0, {}, false, nonlinearity == Nonlinearity::tanh ? tanh_step : relu_step);
+    return {made.output, made.hidden};
+}
+
+RnnResult RNN::forward(const PaddedSequence& x, const Tensor& h_0) const {
+    const Run made = run(x.data(), &x, h_0, {}, false, nonlinearity == Nonlinearity::tanh ? tanh_step : relu_step);
     return {made.output, made.hidden};
 }
 

@@ -32,6 +32,29 @@ struct RecurrentOptions {
     bool bidirectional = false;
 };
 
+/// Rows of different lengths, padded to one: the result of pack_padded_sequence, and input of LSTM, GRU and RNN.
+class PaddedSequence {
+public:
+    const Tensor& data() const { return data_; }        ///< (N, L, features), 0 from a row's length on
+    const Tensor& lengths() const { return lengths_; }  ///< (N) i64
+
+private:
+    friend PaddedSequence pack_padded_sequence(const Tensor& x, const Tensor& lengths);
+    friend class RecurrentLayer;
+    PaddedSequence() = default;
+
+    Tensor data_, lengths_;
+    std::vector<Tensor> present_;  // (N, 1) bool for each position: whether the row has it
+    Tensor mask_;                  // the same as (N, L, 1)
+};
+
+/// Rows of x (N, L, features) with their lengths (N) i64, 1 to L, in any order: torch.nn.utils.rnn.pack_padded_sequence
+/// with batch_first=True and enforce_sorted=False. Shapes do not depend on the lengths: the result is x with 0 from
+/// each row's length on, also in place of NaN, and the gradient of x is 0 there. Only the device can detect a length
+/// out of range; it is reported like an index (functional.h), and a length of 0 as -1. Lengths on the host are copied
+/// to the device of x. Throws InvalidArgument for other shapes and dtypes.
+PaddedSequence pack_padded_sequence(const Tensor& x, const Tensor& lengths);
+
 /// Base of LSTM, GRU and RNN. It has the parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, ... of every
 /// layer and direction, with a block of hidden_size rows for each gate. All ~ U(-1/sqrt(hidden_size),
 /// 1/sqrt(hidden_size)).
@@ -61,8 +84,9 @@ protected:
         Tensor output, hidden, cell;
     };
     /// All layers and directions over x (N, L, input_size), by steps of the cells. States that are undefined begin at
-    /// 0.
-    Run run(const Tensor& x, const Tensor& h_0, const Tensor& c_0, bool has_cell, Step step) const;
+    /// 0. `rows`: x with the lengths of its rows, or null.
+    Run run(const Tensor& x, const PaddedSequence* rows, const Tensor& h_0, const Tensor& c_0, bool has_cell,
+            Step step) const;
 
 private:
     detail::CellParameters cell(int index) const;
@@ -88,7 +112,13 @@ struct LSTM : RecurrentLayer {
 
     /// x (N, L, input_size). States (N, layers D, hidden_size) default to 0. Throws InvalidArgument for other shapes.
     LstmResult forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& c_0 = {}) const;
+    /// Rows of different lengths. Their output is 0 from their length on, as pad_packed_sequence of PyTorch returns it.
+    /// The last states, and the first ones of the reverse direction, are those at a row's own last position.
+    LstmResult forward(const PaddedSequence& x, const Tensor& h_0 = {}, const Tensor& c_0 = {}) const;
     LstmResult operator()(const Tensor& x, const Tensor& h_0 = {}, const Tensor& c_0 = {}) const {
+        return forward(x, h_0, c_0);
+    }
+    LstmResult operator()(const PaddedSequence& x, const Tensor& h_0 = {}, const Tensor& c_0 = {}) const {
         return forward(x, h_0, c_0);
     }
 };
@@ -106,7 +136,9 @@ struct GRU : RecurrentLayer {
         : RecurrentLayer("GRU", 3, input_size, hidden_size, how) {}
 
     GruResult forward(const Tensor& x, const Tensor& h_0 = {}) const;
+    GruResult forward(const PaddedSequence& x, const Tensor& h_0 = {}) const;
     GruResult operator()(const Tensor& x, const Tensor& h_0 = {}) const { return forward(x, h_0); }
+    GruResult operator()(const PaddedSequence& x, const Tensor& h_0 = {}) const { return forward(x, h_0); }
 };
 
 /// Function of the sums in RNN and RNNCell.
@@ -128,7 +160,9 @@ struct RNN : RecurrentLayer {
     Nonlinearity nonlinearity;
 
     RnnResult forward(const Tensor& x, const Tensor& h_0 = {}) const;
+    RnnResult forward(const PaddedSequence& x, const Tensor& h_0 = {}) const;
     RnnResult operator()(const Tensor& x, const Tensor& h_0 = {}) const { return forward(x, h_0); }
+    RnnResult operator()(const PaddedSequence& x, const Tensor& h_0 = {}) const { return forward(x, h_0); }
     void describe(Signature& signature) const {
         RecurrentLayer::describe(signature);
         signature.add(nonlinearity);

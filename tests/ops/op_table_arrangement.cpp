@@ -52,6 +52,26 @@ void add_arrangements(Table& table) {
         [](const Sizes& at) {
             return Sizes{at[0], at[1] + 2};
         });
+    const auto add_padded = [&](const char* torch, const Sizes& to, bool batch_first, double value) {
+        add_function(
+            table, torch, {{{2, 3}}, {{4, 3}}},
+            [=](const auto& in) {
+                return pad_sequence({in[0], in[1]}, batch_first, value);
+            },
+            [=](const std::vector<Array>& in) {
+                Array y(to);
+                std::ptrdiff_t next = 0;
+                reference::for_each_index(to, [&](const Sizes& at) {
+                    const Array& x = in[static_cast<std::size_t>(at[batch_first ? 0 : 1])];
+                    const std::ptrdiff_t t = at[batch_first ? 1 : 0];
+                    y[next++] = t < x.shape[0] ? x[t * 3 + at[2]] : value;
+                });
+                return y;
+            })
+            .batch_inputs = {false, false};
+    };
+    add_padded("torch.nn.utils.rnn.pad_sequence([a, b])", {4, 2, 3}, false, 0);
+    add_padded("torch.nn.utils.rnn.pad_sequence([a, b], True, 0.5)", {2, 4, 3}, true, 0.5);
     add(
         "torch.unflatten(a, 1, (2, -1))", {2, 6}, {2, 2, 3}, true,
         [](const Tensor& x) {

@@ -200,6 +200,10 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"tile", [](const Tensor& x) { tile(x, {2}); }},
         {"fliplr", [as_matrix](const Tensor& x) { fliplr(as_matrix(x)); }},
         {"flipud", [as_matrix](const Tensor& x) { flipud(as_matrix(x)); }},
+        {"pad_sequence",
+         [](const Tensor& x) {
+             pad_sequence({x, x.slice(0, 0, 3)});
+         }},
         {"rot90", [as_matrix](const Tensor& x) { rot90(as_matrix(x)); }},
         {"diag", [](const Tensor& x) { diag(x); }},
         {"diagonal", [as_matrix](const Tensor& x) { diagonal(as_matrix(x)); }},
