@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/init.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/initial_values.h"
 #include "lockstep/runtime/error.h"
@@ -175,6 +176,44 @@ Tensor TransformerDecoder::forward(const Tensor& x, const Tensor& memory, const 
     Tensor y = x;
     for (const TransformerDecoderLayer& layer : layers) y = layer.forward(y, memory, masks, memory_masks);
     return norm ? norm->forward(y) : y;
+}
+
+namespace {
+
+/// The options of an encoder or decoder layer of a transformer.
+TransformerEncoderLayerOptions layer_options(const TransformerOptions& o) {
+    return {o.dim_feedforward, o.dropout, o.activation, o.layer_norm_eps, o.norm_first, o.bias};
+}
+
+LayerNorm last_norm(std::int64_t d_model, const TransformerOptions& o) {
+    return LayerNorm(d_model, {.eps = o.layer_norm_eps, .bias = o.bias});
+}
+
+}  // namespace
+
+Transformer::Transformer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& o)
+    : encoder(TransformerEncoderLayer(d_model, nhead, layer_options(o)), o.num_encoder_layers, last_norm(d_model, o)),
+      decoder(TransformerDecoderLayer(d_model, nhead, layer_options(o)), o.num_decoder_layers, last_norm(d_model, o)) {
+    for (const NamedTensor& named : named_tensors(*this))
+        if (named.member->tensor().dims() > 1) init::xavier_uniform_(named.member->tensor());
+}
+
+Tensor Transformer::forward(const Tensor& src, const Tensor& tgt, const TransformerMasks& masks) const {
+    constexpr const char* name = "Transformer";
+    checks::dims(name, "src", src, 3, "(N, S, E)");
+    checks::dims(name, "tgt", tgt, 3, "(N, T, E)");
+    const std::int64_t d_model = encoder.layers.front().linear2.weight->size(0);
+    if (src.size(0) != tgt.size(0) || src.size(2) != d_model || tgt.size(2) != d_model)
+        throw InvalidArgument(fmt::format("{}: src {} and tgt {}; expected equal numbers of rows, and {} features",
+                                          name, src.shape().str(), tgt.shape().str(), d_model));
+    const Tensor memory = encoder.forward(src, {masks.src_mask, masks.src_key_padding_mask, masks.src_is_causal});
+    return decoder.forward(tgt, memory, {masks.tgt_mask, masks.tgt_key_padding_mask, masks.tgt_is_causal},
+                           {masks.memory_mask, masks.memory_key_padding_mask, masks.memory_is_causal});
+}
+
+Tensor Transformer::generate_square_subsequent_mask(std::int64_t size, Device device, DType dtype) {
+    require_positive("generate_square_subsequent_mask", "size", size);
+    return triu(Tensor::full({size, size}, -std::numeric_limits<double>::infinity(), dtype, device), 1);
 }
 
 }  // namespace lockstep

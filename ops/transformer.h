@@ -141,4 +141,46 @@ struct TransformerDecoder {
     }
 };
 
+struct TransformerOptions {
+    int num_encoder_layers = 6;
+    int num_decoder_layers = 6;
+    std::int64_t dim_feedforward = 2048;
+    double dropout = 0.1;
+    TransformerEncoderLayerOptions::Activation activation = TransformerEncoderLayerOptions::Activation::relu;
+    double layer_norm_eps = 1e-5;
+    bool norm_first = false;
+    bool bias = true;
+};
+
+/// Positions that a call of Transformer attends to, with PyTorch's names; see AttentionMasks. A mask of bool is true
+/// where a query attends.
+struct TransformerMasks {
+    Tensor src_mask = {};                 ///< (S, S) or (N, heads, S, S): of the source to itself
+    Tensor tgt_mask = {};                 ///< (T, T) or (N, heads, T, T): of the target to itself
+    Tensor memory_mask = {};              ///< (T, S) or (N, heads, T, S): of the target to the encoder's output
+    Tensor src_key_padding_mask = {};     ///< (N, S) bool, true for positions of the source that are ignored
+    Tensor tgt_key_padding_mask = {};     ///< (N, T)
+    Tensor memory_key_padding_mask = {};  ///< (N, S); mostly equal to src_key_padding_mask
+    bool src_is_causal = false, tgt_is_causal = false, memory_is_causal = false;
+};
+
+/// torch.nn.Transformer with batch_first=True (Vaswani et al. 2017): a TransformerEncoder and a TransformerDecoder,
+/// both with a LayerNorm at their end. All matrices ~ Xavier's uniform distribution.
+struct Transformer {
+    /// Throws InvalidArgument.
+    explicit Transformer(std::int64_t d_model = 512, std::int64_t nhead = 8, const TransformerOptions& options = {});
+
+    TransformerEncoder encoder;
+    TransformerDecoder decoder;
+    LOCKSTEP_MEMBERS(encoder, decoder)
+
+    /// src (N, S, d_model), tgt (N, T, d_model). Out: (N, T, d_model). Throws InvalidArgument for other shapes.
+    Tensor forward(const Tensor& src, const Tensor& tgt, const TransformerMasks& masks = {}) const;
+    Tensor operator()(const Tensor& src, const Tensor& tgt, const TransformerMasks& masks = {}) const {
+        return forward(src, tgt, masks);
+    }
+    /// (size, size) numbers to add to scores: 0 up to the position of the query, -inf after it; the same as is_causal.
+    static Tensor generate_square_subsequent_mask(std::int64_t size, Device device = {}, DType dtype = DType::f32);
+};
+
 }  // namespace lockstep
