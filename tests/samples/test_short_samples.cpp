@@ -81,7 +81,7 @@ TEST_CASE("a short sample has at most 60 lines, a visible loop, and only the pub
     std::sort(names.begin(), names.end());
     CHECK(names == std::vector<std::string>{"custom_loss", "custom_optimizer", "ddp_launch", "digits",
                                             "linear_regression", "mixed_precision", "own_dataset", "resume",
-                                            "serve_while_training"});
+                                            "serve_while_training", "train_between_frames"});
 }
 
 TEST_CASE("a sample that is too long, hides its loop or includes more is found") {
@@ -168,6 +168,14 @@ TEST_CASE("the server answers during training, and finally with the trained weig
     const std::string out = output(directory, "serve_while_training");
     CHECK(number_after(out, "server: ") >= 1);
     CHECK(std::abs(number_after(out, "0.5 squared is ") - 0.25) < 0.02);
+}
+
+TEST_CASE("frames are drawn during training, at least one for each step") {
+    const TemporaryDirectory directory;
+    const std::string out = output(directory, "train_between_frames");
+    CHECK(out.starts_with("200 steps during "));
+    CHECK(number_after(out, "200 steps during ") >= 200);
+    CHECK(number_after(out, "loss ") < 0.01);
 }
 
 TEST_CASE("mixed precision with accumulation learns in bf16 and f16") {
