@@ -93,7 +93,7 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim) {
 Tensor pad_sequence(const std::vector<Tensor>& given, bool batch_first, double padding_value) {
     constexpr const char* name = "pad_sequence";
     if (given.empty()) throw InvalidArgument(fmt::format("{}: an empty list of tensors; expected at least one", name));
-    const CheckedArgs call(name, "a tensor", given, CheckedArgs::Dtypes::alike);
+    const CheckedArgs call(name, "a tensor", given, CheckedArgs::Dtypes::promoted);
     std::int64_t longest = 0;
     for (const Tensor& sequence : call.tensors()) {
         Shape shape = sequence.shape();
