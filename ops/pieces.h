@@ -53,7 +53,7 @@ Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 /// after the second to last, and so on; negative numbers crop. Any dtype. torch.nn.functional.pad with mode "constant".
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, double value = 0);
 /// Tensors (L, ...) of different lengths as one, (N, T, ...) if `batch_first`, else (T, N, ...), with `padding_value`
-/// after the shorter ones. Any dtype, the same for all. torch.nn.utils.rnn.pad_sequence.
+/// after the shorter ones. Any dtypes, converted to their common one. torch.nn.utils.rnn.pad_sequence.
 Tensor pad_sequence(const std::vector<Tensor>& sequences, bool batch_first = false, double padding_value = 0);
 /// The elements around a padded tensor.
 enum class PaddingMode : std::uint8_t {
