@@ -34,6 +34,51 @@ std::int64_t count_in(const std::map<std::string, double>& state, const std::str
     return static_cast<std::int64_t>(value);
 }
 
+void require_per_group(const char* schedule, std::size_t factors, const Optimizer& optimizer) {
+    require(static_cast<int>(factors) == optimizer.groups(),
+            fmt::format("{}: {} factors for {} parameter groups; expected one for each", schedule, factors,
+                        optimizer.groups()));
+}
+
+/// Name of the optimizer's momentum or first beta; throws if it has none.
+const char* momentum_setting(const char* schedule, const Optimizer& optimizer) {
+    const std::vector<std::string> names = optimizer.setting_names();
+    for (const char* name : {"momentum", "betas.0"})
+        if (std::find(names.begin(), names.end(), name) != names.end()) return name;
+    throw InvalidArgument(
+        fmt::format("{}: {} has no momentum; expected cycle_momentum = false", schedule, optimizer.name()));
+}
+
+using Schedules = std::vector<std::shared_ptr<LRSchedule>>;
+
+/// Adds the states of all schedules; names begin with the schedule's number.
+void add_states(const Schedules& schedules, std::map<std::string, double>& numbers) {
+    for (std::size_t i = 0; i < schedules.size(); ++i)
+        for (const auto& [name, value] : schedules[i]->state()) numbers[fmt::format("{}.{}", i, name)] = value;
+}
+
+void load_states(const Schedules& schedules, const std::map<std::string, double>& state) {
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+        const std::string prefix = fmt::format("{}.", i);
+        std::map<std::string, double> own;
+        for (const auto& [name, value] : state)
+            if (name.starts_with(prefix)) own[name.substr(prefix.size())] = value;
+        schedules[i]->load_state(own);
+    }
+}
+
+/// Calls `load(state)`, or throws with the state unchanged.
+template <class Load>
+void load_or_restore(const LRSchedule& schedule, const std::map<std::string, double>& state, Load&& load) {
+    const auto before = schedule.state();
+    try {
+        load(state);
+    } catch (...) {
+        load(before);
+        throw;
+    }
+}
+
 }  // namespace
 
 // ---- base -------------------------------------------------------------------------------------------------------
@@ -100,14 +145,25 @@ LambdaLR::LambdaLR(Optimizer& optimizer, const Factor& factor)
 
 LambdaLR::LambdaLR(Optimizer& optimizer, std::vector<Factor> factors)
     : LRSchedule(optimizer), factors_(std::move(factors)) {
-    require(std::ssize(factors_) == optimizer.groups(),
-            fmt::format("LambdaLR: {} factors for {} parameter groups; expected one for each", factors_.size(),
-                        optimizer.groups()));
+    require_per_group("LambdaLR", factors_.size(), optimizer);
     begin();
 }
 
 double LambdaLR::next_lr(int group, double) const {
     return initial_lr(group) * factors_[static_cast<std::size_t>(group)](last_epoch());
+}
+
+MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, const Factor& factor)
+    : MultiplicativeLR(optimizer, std::vector<Factor>(static_cast<std::size_t>(optimizer.groups()), factor)) {}
+
+MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, std::vector<Factor> factors)
+    : LRSchedule(optimizer), factors_(std::move(factors)) {
+    require_per_group("MultiplicativeLR", factors_.size(), optimizer);
+    begin();
+}
+
+double MultiplicativeLR::next_lr(int group, double lr) const {
+    return lr * factors_[static_cast<std::size_t>(group)](last_epoch());
 }
 
 StepLR::StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma)
@@ -131,6 +187,33 @@ double MultiStepLR::next_lr(int, double lr) const {
 ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma) : LRSchedule(optimizer), gamma_(gamma) { begin(); }
 
 double ExponentialLR::next_lr(int, double lr) const { return lr * gamma_; }
+
+ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options)
+    : LRSchedule(optimizer), options_(options) {
+    require(options.factor > 0 && options.factor <= 1,
+            fmt::format("ConstantLR: invalid factor ({}); expected (0, 1]", options.factor));
+    require(options.total_iters > 0,
+            fmt::format("ConstantLR: invalid total_iters ({}); expected a positive number", options.total_iters));
+    begin();
+}
+
+double ConstantLR::next_lr(int, double lr) const {
+    return last_epoch() == options_.total_iters ? lr * (1 / options_.factor) : lr;
+}
+
+PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options)
+    : LRSchedule(optimizer), options_(options) {
+    require(options.total_iters > 0,
+            fmt::format("PolynomialLR: invalid total_iters ({}); expected a positive number", options.total_iters));
+    require(options.power >= 0, fmt::format("PolynomialLR: invalid power ({}); expected 0 or more", options.power));
+    begin();
+}
+
+double PolynomialLR::next_lr(int, double lr) const {
+    if (last_epoch() > options_.total_iters) return lr;
+    const auto total = static_cast<double>(options_.total_iters), epoch = static_cast<double>(last_epoch());
+    return lr * std::pow((1 - epoch / total) / (1 - (epoch - 1) / total), options_.power);
+}
 
 LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options) : LRSchedule(optimizer), options_(options) {
     require(options.start_factor > 0 && options.start_factor <= 1,
@@ -212,13 +295,7 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
             fmt::format("OneCycleLR: invalid total_steps ({}); expected a positive number", options.total_steps));
     require(options.pct_start >= 0 && options.pct_start <= 1,
             fmt::format("OneCycleLR: invalid pct_start ({}); expected [0, 1]", options.pct_start));
-    if (options.cycle_momentum) {
-        const std::vector<std::string> names = optimizer.setting_names();
-        for (const char* name : {"momentum", "betas.0"})
-            if (!momentum_ && std::find(names.begin(), names.end(), name) != names.end()) momentum_ = name;
-        require(momentum_ != nullptr,
-                fmt::format("OneCycleLR: {} has no momentum; expected cycle_momentum = false", optimizer.name()));
-    }
+    if (options.cycle_momentum) momentum_ = momentum_setting("OneCycleLR", optimizer);
     const double first = options.max_lr / options.div_factor, last = first / options.final_div_factor;
     const double most = options.max_momentum, least = options.base_momentum;
     const auto total = static_cast<double>(options.total_steps), rise = options.pct_start * total;
@@ -259,6 +336,48 @@ void OneCycleLR::advance() {
     for (int group = 0; group < optimizer().groups(); ++group) optimizer().set_setting(momentum_, momentum, group);
 }
 
+// ---- cycles -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Sets the rates from which a first schedule starts.
+Optimizer& at_base_lr(Optimizer& optimizer, const CyclicLROptions& options) {
+    require(options.step_size_up > 0,
+            fmt::format("CyclicLR: invalid step_size_up ({}); expected a positive number", options.step_size_up));
+    const std::int64_t down = options.step_size_down.value_or(options.step_size_up);
+    require(down >= 0, fmt::format("CyclicLR: invalid step_size_down ({}); expected 0 or more", down));
+    for (const double lr : {options.base_lr, options.max_lr})
+        require(lr >= 0, fmt::format("CyclicLR: invalid rate ({}); expected 0 or more", lr));
+    if (options.cycle_momentum) static_cast<void>(momentum_setting("CyclicLR", optimizer));
+    for (int group = 0; group < optimizer.groups(); ++group) optimizer.set_lr(options.base_lr, group);
+    return optimizer;
+}
+
+}  // namespace
+
+CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options)
+    : LRSchedule(at_base_lr(optimizer, options)), options_(options) {
+    if (options.cycle_momentum) momentum_ = momentum_setting("CyclicLR", optimizer);
+    begin();
+}
+
+double CyclicLR::rise(double range) const {
+    const auto up = static_cast<double>(options_.step_size_up), step = static_cast<double>(last_epoch());
+    const double total = up + static_cast<double>(options_.step_size_down.value_or(options_.step_size_up));
+    const double cycle = std::floor(1 + step / total), share = 1 + step / total - cycle, peak = up / total;
+    const double height = range * (share <= peak ? share / peak : (share - 1) / (peak - 1));
+    if (options_.mode == CyclicMode::triangular2) return height / std::exp2(cycle - 1);
+    return options_.mode == CyclicMode::exp_range ? height * std::pow(options_.gamma, step) : height;
+}
+
+double CyclicLR::next_lr(int, double) const { return options_.base_lr + rise(options_.max_lr - options_.base_lr); }
+
+void CyclicLR::advance() {
+    if (!momentum_) return;
+    const double momentum = options_.max_momentum - rise(options_.max_momentum - options_.base_momentum);
+    for (int group = 0; group < optimizer().groups(); ++group) optimizer().set_setting(momentum_, momentum, group);
+}
+
 // ---- one after another ------------------------------------------------------------------------------------------
 
 SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<LRSchedule>> schedules,
@@ -290,30 +409,56 @@ double SequentialLR::next_lr(int, double lr) const { return lr; }  // set by the
 
 std::map<std::string, double> SequentialLR::state() const {
     auto numbers = LRSchedule::state();
-    for (std::size_t i = 0; i < schedules_.size(); ++i)
-        for (const auto& [name, value] : schedules_[i]->state()) numbers[fmt::format("{}.{}", i, name)] = value;
+    add_states(schedules_, numbers);
     return numbers;
 }
 
 void SequentialLR::load_state(const std::map<std::string, double>& state) {
-    const auto before = this->state();
-    try {
-        set_state(state);
-    } catch (...) {
-        set_state(before);
-        throw;
-    }
+    load_or_restore(*this, state, [this](const std::map<std::string, double>& numbers) {
+        load_states(schedules_, numbers);
+        LRSchedule::load_state(numbers);
+    });
 }
 
-void SequentialLR::set_state(const std::map<std::string, double>& state) {
-    for (std::size_t i = 0; i < schedules_.size(); ++i) {
-        const std::string prefix = fmt::format("{}.", i);
-        std::map<std::string, double> own;
-        for (const auto& [name, value] : state)
-            if (name.starts_with(prefix)) own[name.substr(prefix.size())] = value;
-        schedules_[i]->load_state(own);
-    }
-    LRSchedule::load_state(state);
+// ---- at once ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+Optimizer& common_optimizer(const Schedules& schedules, Optimizer& (*optimizer_of)(const LRSchedule&)) {
+    require(!schedules.empty(), "ChainedScheduler: no schedules; expected at least one");
+    Optimizer& common = optimizer_of(*schedules.front());
+    for (const auto& schedule : schedules)
+        require(&optimizer_of(*schedule) == &common,
+                "ChainedScheduler: a schedule belongs to another optimizer; expected one optimizer for all");
+    return common;
+}
+
+}  // namespace
+
+ChainedScheduler::ChainedScheduler(std::vector<std::shared_ptr<LRSchedule>> schedules)
+    : LRSchedule(
+          common_optimizer(schedules, [](const LRSchedule& schedule) -> Optimizer& { return schedule.optimizer_; })),
+      schedules_(std::move(schedules)) {}
+
+void ChainedScheduler::advance() {
+    for (const auto& schedule : schedules_) schedule->step();
+}
+
+void ChainedScheduler::rewind() {
+    for (const auto& schedule : schedules_) schedule->begin();
+}
+
+std::map<std::string, double> ChainedScheduler::state() const {
+    auto numbers = LRSchedule::state();
+    add_states(schedules_, numbers);
+    return numbers;
+}
+
+void ChainedScheduler::load_state(const std::map<std::string, double>& state) {
+    load_or_restore(*this, state, [this](const std::map<std::string, double>& numbers) {
+        load_states(schedules_, numbers);
+        LRSchedule::load_state(numbers);
+    });
 }
 
 // ---- on a plateau -----------------------------------------------------------------------------------------------

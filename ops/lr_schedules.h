@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ protected:
 
 private:
     friend class SequentialLR;
+    friend class ChainedScheduler;
     /// Restarts at epoch 0 with the initial rates.
     void restart();
     void set(int group, double lr);
@@ -73,6 +75,19 @@ public:
 private:
     double next_lr(int group, double lr) const override;
     double first_lr(int group, double lr) const override { return next_lr(group, lr); }
+    std::vector<Factor> factors_;
+};
+
+/// Multiplies the rate by factor(epoch) in every epoch after epoch 0; one factor for each group, or one for all.
+class MultiplicativeLR final : public LRSchedule {
+public:
+    using Factor = LambdaLR::Factor;
+    MultiplicativeLR(Optimizer& optimizer, const Factor& factor);
+    /// Throws InvalidArgument unless there is one factor per group.
+    MultiplicativeLR(Optimizer& optimizer, std::vector<Factor> factors);
+
+private:
+    double next_lr(int group, double lr) const override;
     std::vector<Factor> factors_;
 };
 
@@ -106,6 +121,39 @@ public:
 private:
     double next_lr(int group, double lr) const override;
     double gamma_;
+};
+
+/// Options of ConstantLR.
+struct ConstantLROptions {
+    double factor = 1.0 / 3;
+    std::int64_t total_iters = 5;
+};
+/// The initial rate times `factor` in the first total_iters epochs, then the initial rate.
+class ConstantLR final : public LRSchedule {
+public:
+    /// Throws InvalidArgument unless 0 < factor <= 1 and total_iters > 0.
+    explicit ConstantLR(Optimizer& optimizer, const ConstantLROptions& options = {});
+
+private:
+    double next_lr(int group, double lr) const override;
+    double first_lr(int, double lr) const override { return lr * options_.factor; }
+    ConstantLROptions options_;
+};
+
+/// Options of PolynomialLR.
+struct PolynomialLROptions {
+    std::int64_t total_iters = 5;
+    double power = 1;
+};
+/// The initial rate times (1 - epoch / total_iters)^power, and 0 from epoch total_iters on.
+class PolynomialLR final : public LRSchedule {
+public:
+    /// Throws InvalidArgument unless total_iters > 0 and power >= 0.
+    explicit PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options = {});
+
+private:
+    double next_lr(int group, double lr) const override;
+    PolynomialLROptions options_;
 };
 
 /// Options of LinearLR.
@@ -193,6 +241,41 @@ private:
     const char* momentum_ = nullptr;  ///< the setting that is cycled; null if none is
 };
 
+/// Height of the cycles of CyclicLR.
+enum class CyclicMode {
+    triangular,   ///< constant
+    triangular2,  ///< halved after every cycle
+    exp_range     ///< multiplied by gamma^step
+};
+/// Options of CyclicLR.
+struct CyclicLROptions {
+    double base_lr = 0, max_lr = 0;                   ///< lowest and highest rate, for all groups
+    std::int64_t step_size_up = 2000;                 ///< steps in which the rate rises
+    std::optional<std::int64_t> step_size_down = {};  ///< steps in which it falls; the default is step_size_up
+    CyclicMode mode = CyclicMode::triangular;
+    double gamma = 1;
+    /// Cycles the momentum (or the first beta) inversely, from max_momentum to base_momentum and back. The optimizer
+    /// must have one.
+    bool cycle_momentum = true;
+    double base_momentum = 0.8, max_momentum = 0.9;
+};
+/// Linear cycles of the rate, stepped after every step (Smith, 2017).
+class CyclicLR final : public LRSchedule {
+public:
+    /// Throws InvalidArgument for invalid rates or steps, and if there is no momentum to cycle.
+    CyclicLR(Optimizer& optimizer, const CyclicLROptions& options);
+
+private:
+    double next_lr(int group, double lr) const override;
+    double first_lr(int group, double lr) const override { return next_lr(group, lr); }
+    void advance() override;
+    void rewind() override { advance(); }
+    /// The present share of `range`, which is that between the lowest and the highest value.
+    double rise(double range) const;
+    CyclicLROptions options_;
+    const char* momentum_ = nullptr;  ///< the setting that is cycled; null if none is
+};
+
 /// One schedule after another: schedule i + 1 starts at milestones[i]; milestones are ascending.
 class SequentialLR final : public LRSchedule {
 public:
@@ -207,9 +290,24 @@ private:
     double next_lr(int group, double lr) const override;
     void advance() override;
     LRSchedule& current() const;
-    void set_state(const std::map<std::string, double>& state);
     std::vector<std::shared_ptr<LRSchedule>> schedules_;
     std::vector<std::int64_t> milestones_;
+};
+
+/// Several schedules at once: each step steps all of them, in order. Their factors multiply.
+class ChainedScheduler final : public LRSchedule {
+public:
+    /// The schedules are stepped by this one from now on. Throws InvalidArgument for an empty list, and if they
+    /// belong to different optimizers.
+    explicit ChainedScheduler(std::vector<std::shared_ptr<LRSchedule>> schedules);
+    std::map<std::string, double> state() const override;
+    void load_state(const std::map<std::string, double>& state) override;
+
+private:
+    double next_lr(int, double lr) const override { return lr; }  // set by the schedules just now
+    void advance() override;
+    void rewind() override;
+    std::vector<std::shared_ptr<LRSchedule>> schedules_;
 };
 
 /// Options of ReduceLROnPlateau.

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/sgd.h"
@@ -74,6 +76,139 @@ TEST_CASE("rates are multiplied at epochs") {
             return LambdaLR(o, [](std::int64_t epoch) { return 1.0 / (1 + static_cast<double>(epoch)); });
         },
         {0.1, 0.05, 0.03333333333333333, 0.025, 0.020000000000000004, 0.016666666666666666, 0.014285714285714285});
+}
+
+TEST_CASE("rates are constant, polynomial or multiplied by a function") {
+    // Values of PyTorch 2.6.0, as in the two test cases below.
+    check_schedule([](Optimizer& o) { return ConstantLR(o); },
+                   {0.03333333333333333, 0.03333333333333333, 0.03333333333333333, 0.03333333333333333,
+                    0.03333333333333333, 0.1, 0.1, 0.1});
+    check_schedule([](Optimizer& o) { return ConstantLR(o, {.factor = 0.3, .total_iters = 3}); },
+                   {0.03, 0.03, 0.03, 0.1, 0.1, 0.1});
+    check_schedule([](Optimizer& o) { return PolynomialLR(o); },
+                   {0.1, 0.08000000000000002, 0.060000000000000005, 0.04000000000000001, 0.02, 0.0, 0.0, 0.0});
+    check_schedule([](Optimizer& o) { return PolynomialLR(o, {.total_iters = 6, .power = 2.5}); },
+                   {0.1, 0.0633938145260609, 0.03628873693012116, 0.017677669529663684, 0.006415002990995842,
+                    0.0011340230290662852, 0.0, 0.0, 0.0});
+    check_schedule(
+        [](Optimizer& o) {
+            return MultiplicativeLR(o, [](std::int64_t epoch) { return 1 - 0.1 * static_cast<double>(epoch); });
+        },
+        {0.1, 0.09000000000000001, 0.07200000000000001, 0.0504, 0.03024, 0.01512, 0.006047999999999999});
+}
+
+TEST_CASE("rates and momenta are cyclic") {
+    const auto check = [](Optimizer& optimizer, const char* momentum, const CyclicLROptions& options,
+                          const std::vector<double>& rates, const std::vector<double>& momenta) {
+        CyclicLR schedule(optimizer, options);
+        for (std::size_t step = 0; step < rates.size(); ++step) {
+            INFO("step " << step);
+            CHECK(optimizer.lr() == Approx(rates[step]).epsilon(1e-12));
+            CHECK(optimizer.setting(momentum) == Approx(momenta[step]).epsilon(1e-12));
+            schedule.step();
+        }
+    };
+    const std::vector<double> rates{0.01, 0.0575, 0.105, 0.15250000000000002, 0.2, 0.15250000000000002, 0.105, 0.0575,
+                                    0.01, 0.0575, 0.105, 0.15250000000000002, 0.2, 0.15250000000000002};
+    const std::vector<double> momenta{
+        0.9, 0.875, 0.8500000000000001, 0.8250000000000001, 0.8, 0.8250000000000001, 0.8500000000000001, 0.875,
+        0.9, 0.875, 0.8500000000000001, 0.8250000000000001, 0.8, 0.8250000000000001};
+    Trained first, second, third;
+    check(first.sgd, "momentum", {.base_lr = 0.01, .max_lr = 0.2, .step_size_up = 4}, rates, momenta);
+    Model model;
+    Adam adam(model);
+    check(adam, "betas.0", {.base_lr = 0.01, .max_lr = 0.2, .step_size_up = 4}, rates, momenta);
+    check(second.sgd, "momentum",
+          {.base_lr = 0.01,
+           .max_lr = 0.2,
+           .step_size_up = 3,
+           .step_size_down = 5,
+           .mode = CyclicMode::triangular2,
+           .base_momentum = 0.7,
+           .max_momentum = 0.95},
+          {0.01,
+           0.07333333333333332,
+           0.13666666666666666,
+           0.2,
+           0.16200000000000003,
+           0.12399999999999999,
+           0.08600000000000001,
+           0.04800000000000001,
+           0.01,
+           0.041666666666666664,
+           0.07333333333333332,
+           0.105,
+           0.08600000000000001,
+           0.06699999999999999,
+           0.04800000000000001,
+           0.029000000000000005,
+           0.01,
+           0.025833333333333333,
+           0.041666666666666664,
+           0.0575},
+          {0.95,
+           0.8666666666666666,
+           0.7833333333333333,
+           0.7,
+           0.75,
+           0.7999999999999999,
+           0.85,
+           0.8999999999999999,
+           0.95,
+           0.9083333333333333,
+           0.8666666666666666,
+           0.825,
+           0.85,
+           0.875,
+           0.8999999999999999,
+           0.9249999999999999,
+           0.95,
+           0.9291666666666666,
+           0.9083333333333333,
+           0.8875});
+    check(third.sgd, "momentum",
+          {.base_lr = 0.01,
+           .max_lr = 0.2,
+           .step_size_up = 3,
+           .step_size_down = 2,
+           .mode = CyclicMode::exp_range,
+           .gamma = 0.95},
+          {0.01, 0.07016666666666665, 0.12431666666666664, 0.17290124999999995, 0.08737809374999995, 0.01,
+           0.05655581973958337, 0.09845605750520828, 0.1360498819449218, 0.06987369392383791, 0.01, 0.04602400584417581,
+           0.07844561110393396},
+          {0.9, 0.8683333333333334, 0.8398333333333334, 0.8142625000000001, 0.8592746875, 0.9, 0.8754969369791666,
+           0.8534441802604167, 0.8336579568710938, 0.8684875295137695, 0.9, 0.881039996924118, 0.8639759941558243});
+    check_schedule(
+        [](Optimizer& o) {
+            return CyclicLR(
+                o, {.base_lr = 0.01, .max_lr = 0.2, .step_size_up = 3, .step_size_down = 0, .cycle_momentum = false});
+        },
+        {0.01, 0.07333333333333332, 0.13666666666666666, 0.01, 0.07333333333333328, 0.13666666666666674, 0.01,
+         0.07333333333333336});
+}
+
+TEST_CASE("chained schedules multiply") {
+    check_schedule(
+        [](Optimizer& o) {
+            std::vector<std::shared_ptr<LRSchedule>> all;
+            all.push_back(std::make_shared<ConstantLR>(o, ConstantLROptions{.factor = 0.1, .total_iters = 3}));
+            all.push_back(std::make_shared<ExponentialLR>(o, 0.9));
+            all.push_back(std::make_shared<StepLR>(o, 4, 0.5));
+            return ChainedScheduler(std::move(all));
+        },
+        {0.010000000000000002, 0.009000000000000003, 0.008100000000000003, 0.07290000000000003, 0.032805000000000015,
+         0.029524500000000013, 0.02657205000000001, 0.02391484500000001, 0.010761680250000006, 0.009685512225000005});
+    // In a sequence, chained schedules start again together, from the initial rate.
+    check_schedule(
+        [](Optimizer& o) {
+            std::vector<std::shared_ptr<LRSchedule>> both, all;
+            both.push_back(std::make_shared<ConstantLR>(o, ConstantLROptions{.factor = 0.1, .total_iters = 2}));
+            both.push_back(std::make_shared<ExponentialLR>(o, 0.5));
+            all.push_back(std::make_shared<StepLR>(o, 1, 0.5));
+            all.push_back(std::make_shared<ChainedScheduler>(std::move(both)));
+            return SequentialLR(o, std::move(all), {2});
+        },
+        {0.1, 0.05, 0.01, 0.005, 0.025, 0.0125});
 }
 
 TEST_CASE("rates follow cosines") {
@@ -155,6 +290,19 @@ TEST_CASE("schedules in sequence") {
          0.006698729810778065, 0.0, 0.006698729810778065});
 }
 
+TEST_CASE("a cycle in a sequence starts from its own rate, the next schedule from the initial one") {
+    check_schedule(
+        [](Optimizer& o) {
+            std::vector<std::shared_ptr<LRSchedule>> all;
+            all.push_back(std::make_shared<ConstantLR>(o, ConstantLROptions{.factor = 0.5, .total_iters = 2}));
+            all.push_back(std::make_shared<CyclicLR>(
+                o, CyclicLROptions{.base_lr = 0.02, .max_lr = 0.08, .step_size_up = 2, .cycle_momentum = false}));
+            all.push_back(std::make_shared<PolynomialLR>(o, PolynomialLROptions{.total_iters = 4}));
+            return SequentialLR(o, std::move(all), {3, 7});
+        },
+        {0.05, 0.05, 0.1, 0.02, 0.05, 0.08, 0.05, 0.1, 0.07500000000000001, 0.05, 0.025, 0.0});
+}
+
 TEST_CASE("two concurrent schedules multiply") {
     Trained trained;
     LinearLR warm_up(trained.sgd, {.start_factor = 0.5, .end_factor = 1, .total_iters = 4});
@@ -211,18 +359,16 @@ TEST_CASE("a plateau of the metric reduces the rate") {
     CHECK(of_smaller.best() == 0.7);
 }
 
-TEST_CASE("a schedule resumes from its state") {
-    const auto make = [](Optimizer& o) {
-        std::vector<std::shared_ptr<LRSchedule>> all;
-        all.push_back(std::make_shared<CosineAnnealingWarmRestarts>(o, 2, 2));
-        all.push_back(std::make_shared<ExponentialLR>(o, 0.5));
-        return SequentialLR(o, std::move(all), {7});
-    };
+namespace {
+
+/// Stops after every step, and continues with another schedule from the state.
+template <class Make>
+void check_resume(Make&& make) {
     Trained whole;
-    SequentialLR through = make(whole.sgd);
+    auto through = make(whole.sgd);
     for (int stop = 0; stop < 10; ++stop) {
         Trained resumed;
-        SequentialLR again = make(resumed.sgd);
+        auto again = make(resumed.sgd);
         again.load_state(through.state());
         resumed.sgd.set_lr(whole.sgd.lr());  // as the checkpoint of the optimizer does
         through.step();
@@ -230,19 +376,43 @@ TEST_CASE("a schedule resumes from its state") {
         CHECK(resumed.sgd.lr() == whole.sgd.lr());
         CHECK(again.state() == through.state());
     }
-    CHECK(test::refusal_of<InvalidArgument>([&] { through.load_state({}); }) ==
+    CHECK(test::refusal_of<InvalidArgument>([&] { through.load_state({}); }).find("expected a result of state()") !=
+          std::string::npos);
+}
+
+std::vector<std::shared_ptr<LRSchedule>> restarts_and_decay(Optimizer& o) {
+    std::vector<std::shared_ptr<LRSchedule>> all;
+    all.push_back(std::make_shared<CosineAnnealingWarmRestarts>(o, 2, 2));
+    all.push_back(std::make_shared<ExponentialLR>(o, 0.5));
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("a schedule resumes from its state") {
+    check_resume([](Optimizer& o) { return SequentialLR(o, restarts_and_decay(o), {7}); });
+    check_resume([](Optimizer& o) { return ChainedScheduler(restarts_and_decay(o)); });
+    check_resume([](Optimizer& o) { return ConstantLR(o, {.total_iters = 4}); });
+    check_resume([](Optimizer& o) { return PolynomialLR(o, {.total_iters = 8, .power = 0.9}); });
+    check_resume([](Optimizer& o) {
+        return MultiplicativeLR(o, [](std::int64_t epoch) { return 1 / static_cast<double>(epoch); });
+    });
+    check_resume([](Optimizer& o) {
+        return CyclicLR(o, {.base_lr = 0.01, .max_lr = 0.2, .step_size_up = 3, .mode = CyclicMode::triangular2});
+    });
+    Trained trained;
+    SequentialLR sequence(trained.sgd, restarts_and_decay(trained.sgd), {7});
+    CHECK(test::refusal_of<InvalidArgument>([&] { sequence.load_state({}); }) ==
           "the state of a schedule lacks since_restart; expected a result of state()");
 }
 
-TEST_CASE("an impossible state is rejected, and the schedule does not change") {
-    Trained trained;
-    std::vector<std::shared_ptr<LRSchedule>> all;
-    all.push_back(std::make_shared<CosineAnnealingWarmRestarts>(trained.sgd, 2, 2));
-    all.push_back(std::make_shared<ExponentialLR>(trained.sgd, 0.5));
-    SequentialLR schedule(trained.sgd, std::move(all), {7});
+namespace {
+
+/// `expected`: least number of numbers in the state.
+void check_impossible_states(LRSchedule& schedule, std::size_t expected) {
     for (int step = 0; step < 3; ++step) schedule.step();
     const auto good = schedule.state();
-    CHECK(good.size() >= 8);
+    CHECK(good.size() >= expected);
     constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
     for (const auto& [name, value] : good) {
         for (const double bad : {-1.0, nan, infinity, -infinity, 1e300, 0.5}) {
@@ -255,6 +425,17 @@ TEST_CASE("an impossible state is rejected, and the schedule does not change") {
             CHECK(schedule.state() == good);
         }
     }
+}
+
+}  // namespace
+
+TEST_CASE("an impossible state is rejected, and the schedule does not change") {
+    Trained trained;
+    SequentialLR sequence(trained.sgd, restarts_and_decay(trained.sgd), {7});
+    check_impossible_states(sequence, 8);
+    ChainedScheduler chain(restarts_and_decay(trained.sgd));
+    check_impossible_states(chain, 8);
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
     ReduceLROnPlateau plateau(trained.sgd, {});
     plateau.step(1);
     const auto before = plateau.state();
@@ -295,4 +476,33 @@ TEST_CASE("invalid arguments of schedules are rejected") {
           "ReduceLROnPlateau: invalid factor (1); expected less than 1");
     CHECK(test::refusal_of<InvalidArgument>([&] { SequentialLR(o, {std::make_shared<StepLR>(o, 1)}, {3}); }) ==
           "SequentialLR: 1 schedules and 1 milestones; expected one milestone fewer than schedules");
+    CHECK(test::refusal_of<InvalidArgument>([&] { ConstantLR(o, {.factor = 0}); }) ==
+          "ConstantLR: invalid factor (0); expected (0, 1]");
+    CHECK(test::refusal_of<InvalidArgument>([&] { ConstantLR(o, {.factor = 1.5}); }) ==
+          "ConstantLR: invalid factor (1.5); expected (0, 1]");
+    CHECK(test::refusal_of<InvalidArgument>([&] { ConstantLR(o, {.total_iters = 0}); }) ==
+          "ConstantLR: invalid total_iters (0); expected a positive number");
+    CHECK(test::refusal_of<InvalidArgument>([&] { PolynomialLR(o, {.total_iters = -1}); }) ==
+          "PolynomialLR: invalid total_iters (-1); expected a positive number");
+    CHECK(test::refusal_of<InvalidArgument>([&] { PolynomialLR(o, {.power = -1}); }) ==
+          "PolynomialLR: invalid power (-1); expected 0 or more");
+    CHECK(test::refusal_of<InvalidArgument>([&] { MultiplicativeLR(o, std::vector<LambdaLR::Factor>{}); }) ==
+          "MultiplicativeLR: 0 factors for 1 parameter groups; expected one for each");
+    CHECK(test::refusal_of<InvalidArgument>([&] { CyclicLR(o, {.max_lr = 1, .step_size_up = 0}); }) ==
+          "CyclicLR: invalid step_size_up (0); expected a positive number");
+    CHECK(test::refusal_of<InvalidArgument>([&] { CyclicLR(o, {.max_lr = 1, .step_size_down = -1}); }) ==
+          "CyclicLR: invalid step_size_down (-1); expected 0 or more");
+    CHECK(test::refusal_of<InvalidArgument>([&] { CyclicLR(o, {.max_lr = -1}); }) ==
+          "CyclicLR: invalid rate (-1); expected 0 or more");
+    Model model;
+    Adagrad no_momentum(model);
+    CHECK(test::refusal_of<InvalidArgument>([&] { CyclicLR(no_momentum, {.max_lr = 1}); }) ==
+          "CyclicLR: Adagrad has no momentum; expected cycle_momentum = false");
+    CHECK(test::refusal_of<InvalidArgument>([&] { ChainedScheduler({}); }) ==
+          "ChainedScheduler: no schedules; expected at least one");
+    CHECK(test::refusal_of<InvalidArgument>([&] {
+              ChainedScheduler({std::make_shared<StepLR>(o, 1), std::make_shared<StepLR>(no_momentum, 1)});
+          }) == "ChainedScheduler: a schedule belongs to another optimizer; expected one optimizer for all");
+    CHECK(o.lr() == 0.1);
+    CHECK(no_momentum.lr() == 0.01);
 }
