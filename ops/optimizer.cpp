@@ -9,9 +9,14 @@
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/adamax.h"
+#include "lockstep/ops/asgd.h"
 #include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/ops/lamb.h"
+#include "lockstep/ops/lars.h"
+#include "lockstep/ops/nadam.h"
 #include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/rprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -19,6 +24,7 @@
 #include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/internal/operands.h"
 #include "lockstep/runtime/record.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -36,6 +42,14 @@ public:
     /// Decay of a moving average.
     void below_one(const char* name, double value) const {
         if (!(value >= 0 && value < 1)) fail("{}: invalid {} ({}); expected at least 0 and below 1", name, value);
+    }
+
+    void nesterov(bool wanted, double momentum, double dampening) const {
+        if (wanted && (momentum <= 0 || dampening != 0))
+            throw InvalidArgument(
+                fmt::format("{}: Nesterov momentum requires a momentum and zero dampening; expected momentum > 0 and "
+                            "dampening = 0",
+                            optimizer_));
     }
 
 private:
@@ -62,9 +76,7 @@ void SgdOptions::check() const {
     check.not_negative("lr", lr);
     check.not_negative("momentum", momentum);
     check.not_negative("weight_decay", weight_decay);
-    if (nesterov && (momentum <= 0 || dampening != 0))
-        throw InvalidArgument(
-            "SGD: Nesterov momentum requires a momentum and zero dampening; expected momentum > 0 and dampening = 0");
+    check.nesterov(nesterov, momentum, dampening);
 }
 
 void AdamOptions::check() const { check_adam("Adam", *this); }
@@ -74,6 +86,36 @@ void AdamWOptions::check() const { check_adam("AdamW", *this); }
 void AdamaxOptions::check() const { check_adam("Adamax", *this); }
 
 void RAdamOptions::check() const { check_adam("RAdam", *this); }
+
+void NAdamOptions::check() const {
+    check_adam("NAdam", *this);
+    OptionCheck("NAdam").not_negative("momentum_decay", momentum_decay);
+}
+
+void RpropOptions::check() const {
+    OptionCheck("Rprop").not_negative("lr", lr);
+    if (!(etas[0] > 0 && etas[0] < 1 && etas[1] > 1))
+        throw InvalidArgument(
+            fmt::format("Rprop: invalid etas ({}, {}); expected 0 < etas[0] < 1 < etas[1]", etas[0], etas[1]));
+}
+
+void AsgdOptions::check() const {
+    const OptionCheck check("ASGD");
+    check.not_negative("lr", lr);
+    check.not_negative("weight_decay", weight_decay);
+}
+
+void LarsOptions::check() const {
+    const OptionCheck check("LARS");
+    check.not_negative("lr", lr);
+    check.not_negative("momentum", momentum);
+    check.not_negative("weight_decay", weight_decay);
+    check.not_negative("trust_coefficient", trust_coefficient);
+    check.not_negative("eps", eps);
+    check.nesterov(nesterov, momentum, dampening);
+}
+
+void LambOptions::check() const { check_adam("LAMB", *this); }
 
 void AdadeltaOptions::check() const {
     const OptionCheck check("Adadelta");
@@ -344,6 +386,9 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
         state = &states_.emplace_back(device, std::move(fresh)).second;
     }
     if (state->made_for == version_) return *state;
+    if (needs_norms())
+        for (std::size_t a = state->norms.size(); a < arenas.size(); ++a)
+            state->norms.push_back(zero_state(place(a), arenas[a].segments.size() * sizeof(ParameterNorms)));
     for (const std::string& wanted : states()) {
         auto& memory = state->elements[wanted];
         for (std::size_t a = memory.size(); a < arenas.size(); ++a)
@@ -352,6 +397,8 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
     state->made_for = version_;
     return *state;
 }
+
+void Optimizer::measure_range(const ArenaRange&, const UpdateOperands&, const Tensor&) const {}
 
 void Optimizer::step() {
     const OneThreadAtATime::Use use(store_->one_thread(), "optimizer step");
@@ -392,6 +439,8 @@ void Optimizer::step_plain() {
                              {}};
         for (const auto& [name, memory] : state.elements)
             whole.states.emplace(name, over(memory[a], arena.dtype, arena.elements));
+        if (needs_norms())
+            whole.norms = over(state.norms[a], DType::f64, 2 * static_cast<std::int64_t>(arena.segments.size()));
         if (settings_changed) {
             const std::vector<std::byte> fresh = rows(static_cast<int>(a));
             const auto* raw = reinterpret_cast<const std::uint8_t*>(fresh.data());
@@ -407,9 +456,15 @@ void Optimizer::step_plain() {
             if (!gradient.defined() || segment.begin == segment.end) continue;
             const ArenaRange range{segment.begin, segment.end, index, index + 1};
             const auto part = [&](const Tensor& tensor) { return tensor.slice(0, range.begin, range.end); };
-            UpdateOperands operands{part(whole.gradients), part(whole.parameters), whole.rows, {}};
+            UpdateOperands operands{part(whole.gradients), part(whole.parameters), whole.rows, {}, whole.norms};
             for (const auto& [name, values] : whole.states) operands.states.emplace(name, part(values));
             operands.gradients.copy_(gradient.reshape({range.elements()}));
+            if (needs_norms()) {
+                const Tensor measures = Tensor::zeros({2 * ceil_div(range.elements(), norm_grain)}, DType::f64,
+                                                      operands.gradients.device());
+                measure_range(range, operands, measures);
+                apply_one(CombineNorms{range, row_bytes()}, {measures, whole.rows}, whole.norms);
+            }
             update_range(range, operands);
             store_->tensor(segment).impl()->storage->count_write();
             eager_reports::carry(operands.gradients, store_->tensor(segment));

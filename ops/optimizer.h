@@ -35,9 +35,10 @@ struct OptimizerState {
     std::vector<std::shared_ptr<Buffer>> rows;  ///< one per arena: ParameterRow and options of every parameter
     /// By name, one per arena: state of the elements that the device updates.
     std::map<std::string, std::vector<std::shared_ptr<Buffer>>, std::less<>> elements;
-    std::uint64_t made_for = 0;           ///< version of the settings for which all states exist
-    std::uint64_t settings_version = 0;   ///< version of the settings in `rows`
-    std::uint64_t trainable_version = 0;  ///< version of the parameters' flags in `rows`
+    std::vector<std::shared_ptr<Buffer>> norms;  ///< one per arena: ParameterNorms, if the optimizer needs them
+    std::uint64_t made_for = 0;                  ///< version of the settings for which all states exist
+    std::uint64_t settings_version = 0;          ///< version of the settings in `rows`
+    std::uint64_t trainable_version = 0;         ///< version of the parameters' flags in `rows`
 };
 
 /// The parameters that an optimizer updates.
@@ -112,6 +113,10 @@ public:
     std::vector<std::byte> rows(int arena) const;
     /// State on `device`, created and zeroed on first use, with `elements` elements for each arena.
     OptimizerState& state_on(Device device, const std::vector<std::int64_t>& elements);
+    /// Whether an update depends on norms of whole parameters, which are measured after the last gradient.
+    virtual bool needs_norms() const { return false; }
+    /// Measures a range for the norms: at once, or as records of the trace. `measures`: result of MeasureUpdate.
+    virtual void measure_range(const ArenaRange& range, const UpdateOperands& operands, const Tensor& measures) const;
     /// Updates a range: at once, or as records of the trace.
     virtual void update_range(const ArenaRange& range, const UpdateOperands& operands) const = 0;
 
@@ -245,7 +250,18 @@ public:
     void update_range(const ArenaRange& range, const UpdateOperands& operands) const override {
         std::vector<Output> written{operands.parameters};
         for (const std::string& state : states()) written.emplace_back(operands.states.at(state));
-        apply(make_operation(FusedUpdate<Rule>{range, used()}), {operands.gradients, operands.rows}, written);
+        std::vector<Tensor> read{operands.gradients, operands.rows};
+        if (needs_norms()) read.push_back(operands.norms);
+        apply(make_operation(FusedUpdate<Rule>{range, used()}), read, written);
+    }
+    bool needs_norms() const override { return NormRule<Rule>; }
+    void measure_range([[maybe_unused]] const ArenaRange& range, [[maybe_unused]] const UpdateOperands& operands,
+                       [[maybe_unused]] const Tensor& measures) const override {
+        if constexpr (NormRule<Rule>) {
+            std::vector<Tensor> read{operands.gradients, operands.parameters, operands.rows};
+            for (const std::string& state : states()) read.push_back(operands.states.at(state));
+            apply(make_operation(MeasureUpdate<Rule>{range, used()}), read, {measures});
+        }
     }
 
 protected:

@@ -73,6 +73,7 @@ struct UpdateOperands {
     Tensor gradients, parameters;
     Tensor rows;  ///< bytes (u8): see ParameterRow
     std::map<std::string, Tensor, std::less<>> states;
+    Tensor norms = {};  ///< ParameterNorms (f64, two each) of the arena's parameters, if the optimizer needs them
 };
 
 /// One range in one update. All tensors are flat, of the parameters' dtype. Results may depend only on an element's own

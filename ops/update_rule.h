@@ -17,6 +17,17 @@
 //         template <class T>
 //         LOCKSTEP_HD_INLINE static void update(const Factors<T>& factors, T gradient, T& parameter, T* state);
 //     };
+//
+// A rule may depend on norms of whole parameters (NormRule). These are measured when all gradients are complete, with
+// factors for norms of 0, before the first update.
+//
+//         static constexpr bool needs_norms = true;
+//         template <class T>
+//         LOCKSTEP_HD_INLINE static Factors<T> factors(const Options&, std::int64_t updates,
+//                                                      const ParameterNorms& norms = {});
+//         /// The element of the vector whose norm is measured beside the parameter's. `state`: before the update.
+//         template <class T>
+//         LOCKSTEP_HD_INLINE static T direction(const Factors<T>& factors, T gradient, T parameter, const T* state);
 #pragma once
 
 #include <cstddef>
@@ -54,8 +65,34 @@ struct ArenaRange {
     std::int64_t elements() const { return end - begin; }
 };
 
+/// 2-norms of a parameter before an update, and of a rule's direction.
+struct ParameterNorms {
+    double parameter = 0, direction = 0;
+};
+
+template <class Rule>
+concept NormRule = requires {
+    requires Rule::needs_norms;
+};
+
+/// Elements of one measure of a norm. Parameters and ranges begin at multiples of it, so sums do not depend on the
+/// division of an arena.
+constexpr std::int64_t norm_grain = 64;
+
+/// Sums of squares of each norm_grain elements, for the norms of a NormRule.
+/// in: gradients, parameters, rows (bytes, u8), the rule's states whose bits are set in `states`; out: f64 (2 *
+/// elements / norm_grain, rounded up): of the parameter and of the direction, alternately; 0 for parameters that are
+/// not trainable
+template <class Rule>
+struct MeasureUpdate {
+    static constexpr const char* name = "measure_update";
+    ArenaRange range;
+    unsigned states;
+};
+
 /// The update of a range by a rule, for parameters that are trainable. Runs when the step is good.
-/// in: gradients, rows (bytes, u8); out (in place): parameters, and the rule's states whose bits are set in `states`.
+/// in: gradients, rows (bytes, u8) and, for a NormRule, the norms of the arena's parameters (f64, two each); out (in
+/// place): parameters, and the rule's states whose bits are set in `states`.
 /// All but the rows have the elements of the range.
 template <class Rule>
 struct FusedUpdate {

@@ -147,7 +147,8 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
             "step: called inside join, where each rank has separate batches; use forward, backward() and the "
             "optimizer's step()");
     GradScaler* const scaler = options.scaler && options.scaler->is_enabled() ? options.scaler : nullptr;
-    const StepPlan plan{options.accumulation_steps, {options.clip, options.skip_nonfinite, scaler, options.rates}};
+    const StepPlan plan{options.accumulation_steps,
+                        {options.clip, options.skip_nonfinite, scaler, options.rates, optimizer.needs_norms()}};
     plan.gate.check(optimizer);
     if (options.rates) {
         if (impl_->parts().ranks.hook())

@@ -124,8 +124,16 @@ struct Loops {
     Function<T*, Index, Index, const Draws&, int> uniform;             // (out, begin, end, draws, digits)
     Function<T*, Index, Index, const Draws&> normal;                   // (out, begin, end, draws)
     Function<T*, Index, Index, const Draws&, float, T, T> one_of_two;  // (out, begin, end, draws, p, below, above)
-    /// [rule](row, followed by the rule's options; gradients, parameters, states, n); unused states may be null
-    std::array<Function<const ParameterRow&, const T*, T*, T* const*, Index>, std::tuple_size_v<UpdateRules>> update;
+    /// [rule](row, followed by the rule's options; norms of a NormRule; gradients, parameters, states, n); unused
+    /// states may be null
+    std::array<Function<const ParameterRow&, const ParameterNorms&, const T*, T*, T* const*, Index>,
+               std::tuple_size_v<UpdateRules>>
+        update;
+    /// [rule](row, followed by the rule's options; gradients, parameters, states, n, sums of squares): MeasureUpdate,
+    /// for elements that begin with a grain; null unless the rule is a NormRule
+    std::array<Function<const ParameterRow&, const T*, const T*, T* const*, Index, double*>,
+               std::tuple_size_v<UpdateRules>>
+        measure_update;
     /// (inputs of all shards, distance of a shard's pointers, shards, first element, n, sums)
     Function<void* const*, Index, int, Index, Index, T*> sum_over_shards;
 };

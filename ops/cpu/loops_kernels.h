@@ -7,6 +7,7 @@
 #include "lockstep/ops/cpu/loops_linear.h"
 #include "lockstep/ops/cpu/loops_pooling.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/ops/internal/random_arithmetic.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
@@ -294,17 +295,53 @@ inline __attribute__((always_inline)) void update_variant(std::integer_sequence<
     ((used == variants ? update_elements<T, Rule, variants>(factors, gradient, parameter, states, n) : void()), ...);
 }
 
+template <class Rule>
+inline __attribute__((always_inline)) const typename Rule::Options& options_in(const ParameterRow& row) {
+    return reinterpret_cast<const RowWith<typename Rule::Options>&>(row).options;
+}
+
 template <class T, class Rule>
-void update(const ParameterRow& row, const T* gradient, T* parameter, T* const* states, Index n) {
-    const auto& options = reinterpret_cast<const RowWith<typename Rule::Options>&>(row).options;
-    const auto factors = Rule::template factors<T>(options, row.updates);
+void update(const ParameterRow& row, const ParameterNorms& norms, const T* gradient, T* parameter, T* const* states,
+            Index n) {
+    const auto factors = [&] {
+        if constexpr (NormRule<Rule>)
+            return Rule::template factors<T>(options_in<Rule>(row), row.updates, norms);
+        else
+            return Rule::template factors<T>(options_in<Rule>(row), row.updates);
+    }();
     update_variant<T, Rule>(typename Rule::Variants(), Rule::template used<T>(factors), factors, gradient, parameter,
                             states, n);
 }
 
+template <class T, class Rule>
+void measure_update(const ParameterRow& row, const T* gradient, const T* parameter, T* const* states, Index n,
+                    double* sums) {
+    const auto factors = Rule::template factors<T>(options_in<Rule>(row), row.updates);
+    const unsigned used = Rule::template used<T>(factors);
+    for (Index first = 0; first < n; first += norm_grain, sums += 2) {
+        const Index count = smaller(norm_grain, n - first);
+        T direction[norm_grain];
+        LOCKSTEP_FOR(i, count) {
+            T state[max_states] = {};
+            for (unsigned s = 0; s < Rule::states.size(); ++s)
+                if ((used >> s & 1u) != 0) state[s] = states[s][first + i];
+            direction[i] = Rule::direction(factors, gradient[first + i], parameter[first + i], state);
+        }
+        sums[0] = element::measure(parameter + first, count, 2);
+        sums[1] = element::measure(direction, count, 2);
+    }
+}
+
 template <class T, class... Rules>
-constexpr auto update_loops(const std::tuple<Rules...>*) {
-    return decltype(Loops<T>::update){update<T, Rules>...};
+constexpr void add_update_loops(Loops<T>& table, const std::tuple<Rules...>*) {
+    const auto measure = []<class Rule>(std::type_identity<Rule>) {
+        if constexpr (NormRule<Rule>)
+            return measure_update<T, Rule>;
+        else
+            return nullptr;
+    };
+    table.update = {update<T, Rules>...};
+    table.measure_update = {measure(std::type_identity<Rules>())...};
 }
 
 template <class T>
@@ -373,7 +410,7 @@ constexpr Loops<T> make_loops() {
     table.uniform = uniform<T>;
     table.normal = normal<T>;
     table.one_of_two = one_of_two<T>;
-    table.update = update_loops<T>(list_of<UpdateRules>);
+    add_update_loops(table, list_of<UpdateRules>);
     table.sum_over_shards = sum_over_shards<T>;
     return table;
 }

@@ -16,6 +16,11 @@ inline ParameterRow& row_at(void* rows, std::size_t row_bytes, int parameter) {
     return const_cast<ParameterRow&>(row_at(static_cast<const void*>(rows), row_bytes, parameter));
 }
 
+/// The number of the parameter with this row.
+inline std::size_t number_of(const ParameterRow& row, const void* rows, std::size_t row_bytes) {
+    return static_cast<std::size_t>(reinterpret_cast<const char*>(&row) - static_cast<const char*>(rows)) / row_bytes;
+}
+
 /// Calls work(row, first element within the range, elements) for every parameter of the range.
 template <class Work>
 void for_parameters(const ArenaRange& range, const void* rows, std::size_t row_bytes, const Work& work) {

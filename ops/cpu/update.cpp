@@ -1,7 +1,9 @@
 // Sums over shards, and changes of the model's state.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
+#include <type_traits>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
@@ -70,20 +72,69 @@ std::unique_ptr<Kernel> make_fused_update(const FusedUpdate<Rule>& operation, Ke
             [range = operation.range, given = operation.states, threads = request.threads](const KernelArgs& call) {
                 if (call.agreed->code != 0) return;
                 const auto loop = loops<T>().update[index_in<Rule, UpdateRules>()];
-                for_parameters(range, call.in[1], sizeof(RowWith<typename Rule::Options>),
+                constexpr std::size_t row_bytes = sizeof(RowWith<typename Rule::Options>);
+                for_parameters(range, call.in[1], row_bytes,
                                [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
                                    if (row.trainable == 0) return;
+                                   ParameterNorms norms;
+                                   if constexpr (NormRule<Rule>)
+                                       norms = call.input<ParameterNorms>(2)[number_of(row, call.in[1], row_bytes)];
                                    for_element_parts(threads, count, [&](std::int64_t begin, std::int64_t end) {
                                        T* states[max_states] = {};
                                        int next = 1;
                                        for (std::size_t s = 0; s < Rule::states.size(); ++s)
                                            if ((given >> s & 1u) != 0)
                                                states[s] = call.output<T>(next++) + first + begin;
-                                       loop(row, call.input<T>(0) + first + begin, call.output<T>(0) + first + begin,
-                                            states, end - begin);
+                                       loop(row, norms, call.input<T>(0) + first + begin,
+                                            call.output<T>(0) + first + begin, states, end - begin);
                                    });
                                });
             });
+    });
+}
+
+template <class Rule>
+std::unique_ptr<Kernel> make_measure_update(const MeasureUpdate<Rule>& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [range = operation.range, given = operation.states, threads = request.threads](const KernelArgs& call) {
+                const auto loop = loops<T>().measure_update[index_in<Rule, UpdateRules>()];
+                auto* sums = call.output<double>(0);
+                std::fill_n(sums, 2 * ceil_div(range.elements(), norm_grain), 0.0);
+                for_parameters(range, call.in[2], sizeof(RowWith<typename Rule::Options>),
+                               [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
+                                   if (row.trainable == 0) return;
+                                   for_element_parts(threads, count, [&](std::int64_t begin, std::int64_t end) {
+                                       const std::int64_t at = first + begin;
+                                       T* states[max_states] = {};
+                                       int next = 3;
+                                       for (std::size_t s = 0; s < Rule::states.size(); ++s)
+                                           if ((given >> s & 1u) != 0)
+                                               states[s] = const_cast<T*>(call.input<T>(next++)) + at;
+                                       loop(row, call.input<T>(0) + at, call.input<T>(1) + at, states, end - begin,
+                                            sums + 2 * (at / norm_grain));
+                                   });
+                               });
+            });
+    });
+}
+
+std::unique_ptr<Kernel> make_combine_norms(const CombineNorms& operation, KernelRequest&) {
+    return make_kernel([operation](const KernelArgs& call) {
+        for_parameters(operation.range, call.in[1], operation.row_bytes,
+                       [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
+                           const double* sums = call.input<double>(0) + 2 * (first / norm_grain);
+                           double of_parameter = 0, of_direction = 0;
+                           for (std::int64_t i = 0; i < ceil_div(count, norm_grain); ++i) {
+                               of_parameter += sums[2 * i];
+                               of_direction += sums[2 * i + 1];
+                           }
+                           call.output<ParameterNorms>(0)[number_of(row, call.in[1], operation.row_bytes)] = {
+                               std::sqrt(of_parameter), std::sqrt(of_direction)};
+                       });
     });
 }
 
@@ -157,7 +208,11 @@ std::unique_ptr<Kernel> make_count_updates(const CountUpdates& operation, Kernel
 
 template <class... Rules>
 void add_fused_updates(KernelTable& table, const std::tuple<Rules...>*) {
-    (table.add<FusedUpdate<Rules>, make_fused_update<Rules>>(), ...);
+    const auto add = [&]<class Rule>(std::type_identity<Rule>) {
+        table.add<FusedUpdate<Rule>, make_fused_update<Rule>>();
+        if constexpr (NormRule<Rule>) table.add<MeasureUpdate<Rule>, make_measure_update<Rule>>();
+    };
+    (add(std::type_identity<Rules>()), ...);
 }
 
 std::unique_ptr<Kernel> make_increment_counter(const IncrementCounter& operation, KernelRequest& request) {
@@ -174,6 +229,7 @@ void add_update_kernels(KernelTable& table) {
     table.add<SumOverShards, make_sum_over_shards>();
     table.add<IncrementCounter, make_increment_counter>();
     add_fused_updates(table, list_of<UpdateRules>);
+    table.add<CombineNorms, make_combine_norms>();
     table.add<ReadRows, make_read_rows>();
     table.add<StoreRange, make_store_range>();
     table.add<StoreRows, make_store_rows>();

@@ -3,7 +3,9 @@
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/parameter_rows.h"
+#include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/unroll.h"
+#include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/ops/internal/type_list.h"
 #include "lockstep/ops/internal/update_rules.h"
@@ -21,12 +23,16 @@ template <class T, class Rule>
 struct MakeFactors {
     Rows rows;
     int first;
+    const ParameterNorms* norms;  ///< null: a NormRule's factors for norms of 0
     typename Rule::template Factors<T>* factors;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         const ParameterRow& row = rows[first + static_cast<int>(i)];
         const auto& options = reinterpret_cast<const RowWith<typename Rule::Options>&>(row).options;
-        factors[i] = Rule::template factors<T>(options, row.updates);
+        if constexpr (NormRule<Rule>)
+            factors[i] = Rule::template factors<T>(options, row.updates, norms ? norms[first + i] : ParameterNorms());
+        else
+            factors[i] = Rule::template factors<T>(options, row.updates);
     }
 };
 
@@ -108,7 +114,9 @@ KernelPtr make_fused_update(const FusedUpdate<Rule>& op, KernelRequest& request)
             [range = op.range, given = op.states, parameters](const Queue& queue, const KernelArgs& v) {
                 const Rows rows = rows_of(v, 1, sizeof(RowWith<typename Rule::Options>));
                 auto* factors = static_cast<Factors*>(v.scratch);
-                launch(queue, "update_factors", parameters, MakeFactors<T, Rule>{rows, range.first, factors});
+                const ParameterNorms* norms = nullptr;
+                if constexpr (NormRule<Rule>) norms = v.input<ParameterNorms>(2);
+                launch(queue, "update_factors", parameters, MakeFactors<T, Rule>{rows, range.first, norms, factors});
                 UpdateChunk<T, Rule> chunk{rows, range, v.agreed, factors, v.input<T>(0), v.output<T>(0), {}, false};
                 chunk.aligned = is_aligned(v.in[0], chunk_bytes) && is_aligned(v.out[0], chunk_bytes);
                 int next = 1;
@@ -123,9 +131,141 @@ KernelPtr make_fused_update(const FusedUpdate<Rule>& op, KernelRequest& request)
     });
 }
 
+// ---- norms ------------------------------------------------------------------------------------------------------
+
+/// A grain by as many threads as element::measure has sums, which are joined in the order of that function.
+template <class T, class Rule>
+struct MeasureUpdateGrain {
+    static constexpr int lanes = element::measure_lanes;
+    Rows rows;
+    ArenaRange range;
+    const typename Rule::template Factors<T>* factors;
+    const T* gradients;
+    const T* parameters;
+    const T* states[max_states];  ///< null if no group uses them
+    double* sums;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+        const std::int64_t g = i / lanes, begin = g * norm_grain;
+        const int lane = static_cast<int>(i % lanes), parameter = rows.at(range.begin + begin, range);
+        std::int64_t count = 0;
+        if (parameter >= 0 && rows[parameter].trainable != 0) {
+            const std::int64_t last = rows[parameter].end < range.end ? rows[parameter].end : range.end;
+            count = last - range.begin - begin;
+            if (count > norm_grain) count = norm_grain;
+        }
+#if defined(__CUDA_ARCH__)
+        ParameterNorms own = sum_lane(parameter, begin, count, lane);
+        const unsigned together = ((1u << lanes) - 1) << (threadIdx.x % 32 / lanes * lanes);
+        for (int half = lanes / 2; half > 0; half /= 2) {
+            own.parameter += __shfl_down_sync(together, own.parameter, half, lanes);
+            own.direction += __shfl_down_sync(together, own.direction, half, lanes);
+        }
+        if (lane == 0) store(g, own);
+#else
+        if (lane != 0) return;
+        ParameterNorms own[lanes];
+        for (int k = 0; k < lanes; ++k) own[k] = sum_lane(parameter, begin, count, k);
+        for (int half = lanes / 2; half > 0; half /= 2)
+            for (int k = 0; k < half; ++k) {
+                own[k].parameter += own[k + half].parameter;
+                own[k].direction += own[k + half].direction;
+            }
+        store(g, own[0]);
+#endif
+    }
+
+private:
+    /// Sums of squares of elements `lane`, `lane` + lanes, ...
+    LOCKSTEP_HD_INLINE ParameterNorms sum_lane(int parameter, std::int64_t begin, std::int64_t count, int lane) const {
+        ParameterNorms sum;
+        for (std::int64_t k = lane; k < count; k += lanes) {
+            const auto& own = factors[parameter - range.first];
+            const unsigned used = Rule::template used<T>(own);
+            T state[max_states] = {};
+            LOCKSTEP_UNROLL
+            for (unsigned s = 0; s < Rule::states.size(); ++s)
+                if ((used >> s & 1u) != 0) state[s] = states[s][begin + k];
+            const T value = parameters[begin + k];
+            const auto direction = static_cast<double>(Rule::direction(own, gradients[begin + k], value, state));
+            sum.parameter += static_cast<double>(value) * static_cast<double>(value);
+            sum.direction += direction * direction;
+        }
+        return sum;
+    }
+    LOCKSTEP_HD_INLINE void store(std::int64_t g, const ParameterNorms& own) const {
+        sums[2 * g] = own.parameter;
+        sums[2 * g + 1] = own.direction;
+    }
+};
+
+template <class Rule>
+KernelPtr make_measure_update(const MeasureUpdate<Rule>& op, KernelRequest& request) {
+    request.want_all_contiguous();
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        using Factors = typename Rule::template Factors<T>;
+        const auto parameters = static_cast<std::int64_t>(op.range.last - op.range.first);
+        return make_cuda_kernel(
+            request,
+            [range = op.range, given = op.states, parameters](const Queue& queue, const KernelArgs& v) {
+                const Rows rows = rows_of(v, 2, sizeof(RowWith<typename Rule::Options>));
+                auto* factors = static_cast<Factors*>(v.scratch);
+                launch(queue, "update_factors", parameters, MakeFactors<T, Rule>{rows, range.first, nullptr, factors});
+                MeasureUpdateGrain<T, Rule> grain{
+                    rows, range, factors, v.input<T>(0), v.input<T>(1), {}, v.output<double>(0)};
+                int next = 3;
+                for (std::size_t s = 0; s < Rule::states.size(); ++s)
+                    if ((given >> s & 1u) != 0) grain.states[s] = v.input<T>(next++);
+                launch(queue, "measure_update", ceil_div(range.elements(), norm_grain) * grain.lanes, grain);
+            },
+            static_cast<std::size_t>(parameters) * sizeof(Factors));
+    });
+}
+
+/// Two norms for each parameter of a range, from the sums of its grains.
+struct JoinNorms {
+    using Plans = NoColumns;
+    using Value = double;
+    Rows rows;
+    ArenaRange range;
+    const double* sums;
+    double* norms;
+
+    LOCKSTEP_HD_INLINE Value zero() const { return 0; }
+    LOCKSTEP_HD_INLINE void add_all(Value& all, std::int64_t output, std::int64_t first, std::int64_t end,
+                                    int step) const {
+        const ParameterRow& row = rows[range.first + static_cast<int>(output / 2)];
+        const std::int64_t grains = (row.end - row.begin + norm_grain - 1) / norm_grain;
+        const double* own = sums + 2 * ((row.begin - range.begin) / norm_grain) + output % 2;
+        for (std::int64_t k = first; k < end && k < grains; k += step) all += own[2 * k];
+    }
+    LOCKSTEP_HD_INLINE void join(Value& all, const Value& other) const { all += other; }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& all) const {
+        norms[2 * range.first + output] = std::sqrt(all);
+    }
+};
+
+KernelPtr make_combine_norms(const CombineNorms& op, KernelRequest& request) {
+    // No parameter has more grains than the range.
+    const ReducePlan plan =
+        ReducePlan::make(2 * (op.range.last - op.range.first), ceil_div(op.range.elements(), norm_grain), false);
+    return make_cuda_kernel(
+        request,
+        [plan, op](const Queue& queue, const KernelArgs& v) {
+            const JoinNorms join{rows_of(v, 1, op.row_bytes), op.range, v.input<double>(0), v.output<double>(0)};
+            reduce(queue, "parameter_norms", plan, join, v.scratch);
+        },
+        plan.scratch_bytes<JoinNorms>());
+}
+
 template <class... Rules>
 void add_rules(KernelTable& table, const std::tuple<Rules...>*) {
-    (table.add<FusedUpdate<Rules>, make_fused_update<Rules>>(), ...);
+    const auto add = [&]<class Rule>(std::type_identity<Rule>) {
+        table.add<FusedUpdate<Rule>, make_fused_update<Rule>>();
+        if constexpr (NormRule<Rule>) table.add<MeasureUpdate<Rule>, make_measure_update<Rule>>();
+    };
+    (add(std::type_identity<Rules>()), ...);
 }
 
 // ---- in the library's functions ---------------------------------------------------------------------------------
@@ -261,6 +401,7 @@ KernelPtr make_count_updates(const CountUpdates& op, KernelRequest& request) {
 
 void add_optimizer_kernels(KernelTable& table) {
     add_rules(table, list_of<UpdateRules>);
+    table.add<CombineNorms, make_combine_norms>();
     table.add<ReadRows, make_read_rows>();
     table.add<StoreRange, make_store_range>();
     table.add<StoreRows, make_store_rows>();

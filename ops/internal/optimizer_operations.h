@@ -47,6 +47,15 @@ struct ReadRows {
     RowNumber number;
 };
 
+/// Norms of the parameters of a range from the sums of its grains.
+/// in: result of MeasureUpdate for the range, rows (bytes); out: ParameterNorms of the arena's parameters (f64, two
+/// each), in place: those of the range
+struct CombineNorms {
+    static constexpr const char* name = "parameter_norms";
+    ArenaRange range;
+    std::size_t row_bytes;
+};
+
 /// Overwrites elements of trainable parameters with the given values, if the step is good; gaps are unchanged.
 /// in: rows (bytes), values (elements); out (in place): the range of an arena (elements)
 struct StoreRange {

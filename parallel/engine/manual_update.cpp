@@ -37,7 +37,7 @@ void ManualUpdate::build(ScheduledUpdate& update, Optimizer& optimizer, std::str
         return with_gradient[first[static_cast<std::size_t>(parameter.arena)] +
                              static_cast<std::size_t>(parameter.number)] == '1';
     });
-    for (const Bucket& bucket : buckets) updates.emit_from_root(emitter, bucket);
+    updates.emit_from_root(emitter, buckets);
     updates.emit_counts(emitter, buckets);
     for (const DeviceIndex d : parts_.topology.devices.indices())
         emitter.run_flat(parts_.topology.commit(d), d, make_operation(AdvanceStep{Counted::step}), {},

@@ -7,7 +7,9 @@
 #include <string_view>
 
 #include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/parallel/reduce/update_tasks.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep {
 
@@ -29,7 +31,7 @@ bool GateRules::has_norm() const {
 }
 
 void GateRules::describe(Signature& signature) const {
-    signature.add(skip_nonfinite).add(clip.size()).add(scaler != nullptr);
+    signature.add(skip_nonfinite).add(clip.size()).add(scaler != nullptr).add(norms);
     signature.add(std::string_view(rates ? rates->name() : ""));
     if (scaler) {
         const GradScalerOptions& rule = scaler->options();
@@ -78,7 +80,49 @@ void GateEmitter::emit(const GateRules& rules) {
         emitter_.copy(emitter_.topology().commit(first_device), emit_norm(2, GradientRange::all_groups),
                       emitter_.memory().control(first_device).mean_norm_ref());
     for (const GradientClip& clip : rules.clip) std::visit([this](const auto& some) { emit_clip(some); }, clip);
+    if (rules.norms) emit_parameter_norms();
     if (rules.scaler) emit_new_scale(*rules.scaler);
+}
+
+void GateEmitter::emit_parameter_norms() {
+    const auto sums_of = [&](int arena, std::int64_t begin, std::int64_t end, const std::shared_ptr<Buffer>& sums) {
+        const std::int64_t first = first_grain_[static_cast<std::size_t>(arena)] + begin / norm_grain;
+        return fixed(sums, static_cast<std::size_t>(first) * sizeof(ParameterNorms),
+                     static_cast<std::size_t>(ceil_div(end - begin, norm_grain)) * sizeof(ParameterNorms));
+    };
+    const Topology& topology = emitter_.topology();
+    Stream& root = topology.commit(first_device);
+    const int gathered = emitter_.record(root);  // after the copies of the previous step, which read these sums
+    std::vector<std::shared_ptr<Buffer>> sums;
+    for (const DeviceIndex d : devices()) {
+        sums.push_back(Buffer::zeroed(
+            topology.devices[d], static_cast<std::size_t>(first_grain_.back()) * sizeof(ParameterNorms), norms_tag));
+        const auto at_part = [&](const Bucket& part, DeviceIndex device) {
+            return sums_of(part.arena, part.begin, part.end, at(sums, device));
+        };
+        Stream& stream = topology.commit(d);
+        if (d != first_device) emitter_.wait(stream, gathered);
+        for (const Bucket& part : at(parts_, d))
+            emit_measurement(emitter_, d, optimizer_, part, update_memory(reduction_, optimizer_, d, part),
+                             at_part(part, d));
+        if (d == first_device) continue;
+        emitter_.wait(root, stream);
+        for (const Bucket& part : at(parts_, d)) emitter_.copy(root, at_part(part, d), at_part(part, first_device));
+    }
+    const std::vector<ArenaLayout>& arenas = emitter_.memory().store()->parameters();
+    const OptimizerState& state = reduction_.state(optimizer_, first_device);
+    for (std::size_t a = 0; a < arenas.size(); ++a) {
+        const ArenaRange whole{0, arenas[a].elements, 0, static_cast<int>(arenas[a].segments.size())};
+        const MemoryRef table = fixed(state.rows[a]), norms = fixed(state.norms[a]);
+        const MemoryRef all = sums_of(static_cast<int>(a), 0, arenas[a].elements, sums[0]);
+        emitter_.run_flat(
+            root, first_device, make_operation(CombineNorms{whole, optimizer_.row_bytes()}),
+            {{f64_vector(2 * ceil_div(whole.elements(), norm_grain)), bytes_meta(table.bytes)}, {all, table}},
+            {{f64_vector(2 * std::int64_t{whole.last})}, {norms}});
+        std::vector<MemoryRef> targets;
+        for (const DeviceIndex d : devices()) targets.push_back(fixed(reduction_.state(optimizer_, d).norms[a]));
+        emit_notify(norms, targets);
+    }
 }
 
 MemoryRef GateEmitter::rows(DeviceIndex device, const Bucket& part) const {

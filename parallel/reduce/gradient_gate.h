@@ -21,8 +21,9 @@ struct GateRules {
     bool skip_nonfinite = false;
     GradScaler* scaler = nullptr;  ///< an enabled scaler on the model's devices
     AdaptiveRates* rates = nullptr;
+    bool norms = false;  ///< whether the optimizer needs norms of parameters
 
-    bool empty() const { return clip.empty() && !may_skip() && !rates; }
+    bool empty() const { return clip.empty() && !may_skip() && !rates && !norms; }
     bool may_skip() const { return skip_nonfinite || scaler; }
     /// Whether the norm is reported with the step.
     bool has_norm() const;
@@ -51,6 +52,8 @@ private:
     MemoryRef scale_on(const GradScaler& scaler, DeviceIndex device) const;
     void emit_clip(const ClipGradNorm& clip);
     void emit_clip(const ClipGradValue& clip);
+    /// Measures the norms that the optimizer needs, on every device.
+    void emit_parameter_norms();
     /// Decides on the first device about a non-finite norm, and copies the decision to the others.
     void emit_judgement(const MemoryRef& norm, bool refuses);
     /// Copies a word from the first device to `targets` of the others, which are given by device.

@@ -9,14 +9,7 @@ namespace lockstep {
 
 void UpdateEmitter::emit_part(Emitter& emitter, DeviceIndex device, const Bucket& part) const {
     if (part.elements() == 0) return;
-    const auto arena = static_cast<std::size_t>(part.arena);
-    const OptimizerState& state = reduction_.state(optimizer_, device);
-    UpdateMemory memory{
-        reduction_.gradients(device, part), reduction_.parameters(device, part), fixed(state.rows[arena]), {}};
-    const std::int64_t state_begin = reduction_.cut().state_begin(part, device);
-    for (const auto& [name, elements] : state.elements)
-        memory.states.emplace(name, reduction_.elements(elements[arena], part, state_begin));
-    emit_update(emitter, device, optimizer_, part, memory);
+    emit_update(emitter, device, optimizer_, part, update_memory(reduction_, optimizer_, device, part));
 }
 
 void UpdateEmitter::emit_broadcast(Emitter& emitter, const Bucket& bucket) const {
@@ -54,23 +47,27 @@ void UpdateEmitter::emit_bucket(Emitter& emitter, const Bucket& bucket) const {
     emit_gathering(emitter, bucket, updated);
 }
 
-void UpdateEmitter::emit_from_root(Emitter& emitter, const Bucket& bucket) const {
-    if (!by_slices()) return emit_bucket(emitter, bucket);
+void UpdateEmitter::emit_slices_of_root(Emitter& emitter, const Bucket& bucket) const {
+    if (!by_slices()) return;
     const Topology& topology = emitter.topology();
     const int gradients = emitter.record(topology.commit(first_device));
-    std::vector<int> updated;
-    for (const DeviceIndex d : topology.devices.indices()) {
-        Stream& stream = topology.commit(d);
+    for (const DeviceIndex d : topology.devices.others()) {
         const Bucket part = reduction_.cut().slice(bucket, d);
-        if (d != first_device) {
-            emitter.wait(stream, gradients);
-            emitter.memory().store()->ensure_gradients(d);
-            emitter.copy(stream, reduction_.gradients(first_device, part), reduction_.gradients(d, part));
-        }
-        emit_part(emitter, d, part);
-        updated.push_back(emitter.record(stream));
+        emitter.wait(topology.commit(d), gradients);
+        emitter.memory().store()->ensure_gradients(d);
+        emitter.copy(topology.commit(d), reduction_.gradients(first_device, part), reduction_.gradients(d, part));
     }
-    emit_gathering(emitter, bucket, updated);
+}
+
+void UpdateEmitter::emit_from_root(Emitter& emitter, const std::vector<Bucket>& buckets) const {
+    if (optimizer_.needs_norms()) {
+        for (const Bucket& bucket : buckets) emit_slices_of_root(emitter, bucket);
+        return emit_gate(emitter, {.norms = true}, buckets);
+    }
+    for (const Bucket& bucket : buckets) {
+        emit_slices_of_root(emitter, bucket);
+        emit_bucket(emitter, bucket);
+    }
 }
 
 void UpdateEmitter::emit_gate(Emitter& emitter, const GateRules& rules, const std::vector<Bucket>& buckets) const {

@@ -18,8 +18,8 @@ public:
     bool by_slices() const { return reduction_.cut().updating() > 1; }
     /// Updates a bucket on the devices that have its sums, and distributes the weights.
     void emit_bucket(Emitter& emitter, const Bucket& bucket) const;
-    /// Same, for gradients in the arena of device 0 (PyTorch's manual step).
-    void emit_from_root(Emitter& emitter, const Bucket& bucket) const;
+    /// Same for all buckets of gradients in the arena of device 0 (PyTorch's manual step).
+    void emit_from_root(Emitter& emitter, const std::vector<Bucket>& buckets) const;
     /// The update of one device's part of a bucket.
     void emit_part(Emitter& emitter, DeviceIndex device, const Bucket& part) const;
     /// Copies every device's updated slice to the others; `updated`: by device, the event after its update.
@@ -30,6 +30,8 @@ public:
     void emit_counts(Emitter& emitter, const std::vector<Bucket>& buckets) const;
 
 private:
+    /// Copies slices of gradients from device 0 to the devices that update them.
+    void emit_slices_of_root(Emitter& emitter, const Bucket& bucket) const;
     void emit_broadcast(Emitter& emitter, const Bucket& bucket) const;
 
     ReductionMemory& reduction_;

@@ -20,13 +20,16 @@ public:
         : trace_({.prototype = topology.devices[device], .deterministic = topology.arithmetic.deterministic}),
           dtype_(dtype) {}
 
-    void run(const Optimizer& optimizer, const Bucket& part, const UpdateMemory& memory) {
+    /// Records `work(range, operands)`.
+    template <class Work>
+    void run(const Bucket& part, const UpdateMemory& memory, const Work& work) {
         const TraceScope scope(trace_);
         const NoGrad no_grad;
         UpdateOperands operands{
             input(memory.gradients, dtype_), input(memory.parameters, dtype_), input(memory.rows, DType::u8), {}};
         for (const auto& [name, ref] : memory.states) operands.states.emplace(name, input(ref, dtype_));
-        optimizer.update_range({part.begin, part.end, part.first_segment, part.last_segment}, operands);
+        if (memory.norms.memory) operands.norms = input(memory.norms, DType::f64);
+        work(ArenaRange{part.begin, part.end, part.first_segment, part.last_segment}, operands);
         records_ = std::move(trace_.records());
         for (Record& record : trace_.commits()) records_.push_back(std::move(record));
     }
@@ -49,11 +52,13 @@ public:
         return ref;
     }
 
-private:
+    /// An operand at `ref`.
     Tensor input(const MemoryRef& ref, DType dtype) {
         inputs_.push_back(ref);
         return trace_.input(TensorMeta::contiguous(dtype, {static_cast<std::int64_t>(ref.bytes / size_of(dtype))}));
     }
+
+private:
     void note_use(const Operand& operand, long record) {
         if (!operand.buffer) return;
         const auto id = static_cast<std::size_t>(operand.buffer->trace_id());
@@ -71,13 +76,9 @@ private:
     std::vector<PlannedBuffer> temporaries_;  ///< temporaries, also by trace id
 };
 
-}  // namespace
-
-void emit_update(Emitter& emitter, DeviceIndex device, const Optimizer& optimizer, const Bucket& part,
-                 const UpdateMemory& memory) {
+/// Appends the records of `update`.
+void emit_records(Emitter& emitter, DeviceIndex device, TracedUpdate& update, bool updates) {
     const Topology& topology = emitter.topology();
-    TracedUpdate update(topology, device, emitter.memory().layout(part.arena).dtype);
-    update.run(optimizer, part, memory);
     Stream& stream = topology.commit(device);
     // Updates use the same memory one after the other, because they are all on one stream.
     const std::size_t between = update.plan();
@@ -97,9 +98,42 @@ void emit_update(Emitter& emitter, DeviceIndex device, const Optimizer& optimize
         task.agreed = control.agreed();
         task.health = emitter.memory().health().get();
         task.replica = device;
-        task.updates = true;
+        task.updates = updates;
         emitter.run(stream, std::move(task));
     }
+}
+
+}  // namespace
+
+UpdateMemory update_memory(const ReductionMemory& reduction, Optimizer& optimizer, DeviceIndex device,
+                           const Bucket& part) {
+    const auto arena = static_cast<std::size_t>(part.arena);
+    const OptimizerState& state = reduction.state(optimizer, device);
+    UpdateMemory memory{
+        reduction.gradients(device, part), reduction.parameters(device, part), fixed(state.rows[arena]), {}};
+    const std::int64_t state_begin = reduction.cut().state_begin(part, device);
+    for (const auto& [name, elements] : state.elements)
+        memory.states.emplace(name, reduction.elements(elements[arena], part, state_begin));
+    if (optimizer.needs_norms()) memory.norms = fixed(state.norms[arena]);
+    return memory;
+}
+
+void emit_measurement(Emitter& emitter, DeviceIndex device, const Optimizer& optimizer, const Bucket& part,
+                      const UpdateMemory& memory, const MemoryRef& measures) {
+    TracedUpdate update(emitter.topology(), device, emitter.memory().layout(part.arena).dtype);
+    update.run(part, memory, [&](const ArenaRange& range, const UpdateOperands& operands) {
+        optimizer.measure_range(range, operands, update.input(measures, DType::f64));
+    });
+    emit_records(emitter, device, update, false);
+}
+
+void emit_update(Emitter& emitter, DeviceIndex device, const Optimizer& optimizer, const Bucket& part,
+                 const UpdateMemory& memory) {
+    TracedUpdate update(emitter.topology(), device, emitter.memory().layout(part.arena).dtype);
+    update.run(part, memory, [&](const ArenaRange& range, const UpdateOperands& operands) {
+        optimizer.update_range(range, operands);
+    });
+    emit_records(emitter, device, update, true);
 }
 
 }  // namespace lockstep

@@ -8,9 +8,14 @@
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/adaptive_rates.h"
+#include "lockstep/ops/asgd.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/grad_scaler.h"
+#include "lockstep/ops/lamb.h"
+#include "lockstep/ops/lars.h"
+#include "lockstep/ops/nadam.h"
 #include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/rprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/consumer/lion.h"
 #include "lockstep/tests/cuda_standin/training.h"
@@ -59,6 +64,16 @@ const std::vector<Case>& cases() {
          {},
          false,
          [] { return std::make_unique<YellowFin>(YellowFin::Options{.lr_factor = 0.1}); }},
+        {"LARS",
+         [](Model& model) { return std::make_unique<LARS>(model, LarsOptions{.momentum = 0.9, .weight_decay = 0.01}); },
+         {.clip = {ClipGradNorm{.max_norm = 0.5}}}},
+        {"LAMB, in microbatches, on a scaled loss",
+         [](Model& model) { return std::make_unique<LAMB>(model, LambOptions{.lr = 0.01}); },
+         {.accumulation_steps = 2},
+         true},
+        {"NAdam", [](Model& model) { return std::make_unique<NAdam>(model); }, {}},
+        {"Rprop", [](Model& model) { return std::make_unique<Rprop>(model, RpropOptions{.lr = 1e-4}); }, {}},
+        {"ASGD", [](Model& model) { return std::make_unique<ASGD>(model, AsgdOptions{.t0 = 1}); }, {}},
         {"Lion", [](Model& model) { return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1}); }, {}},
     };
     return all;

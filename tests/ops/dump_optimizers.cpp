@@ -12,12 +12,17 @@
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/adamax.h"
+#include "lockstep/ops/asgd.h"
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/lamb.h"
+#include "lockstep/ops/lars.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/lr_schedules.h"
+#include "lockstep/ops/nadam.h"
 #include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/rprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/autograd.h"
 
@@ -216,6 +221,29 @@ void all_optimizers() {
                      {.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-4, .weight_decay = 0.1});
     optimizer<RAdam>("RAdam(p, lr=0.02, weight_decay=0.1, decoupled_weight_decay=True, maximize=True)",
                      {.lr = 0.02, .weight_decay = 0.1, .decoupled_weight_decay = true, .maximize = true});
+    optimizer<NAdam>("NAdam(p)", {});
+    optimizer<NAdam>("NAdam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1, momentum_decay=0.1)",
+                     {.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-4, .weight_decay = 0.1, .momentum_decay = 0.1});
+    optimizer<NAdam>("NAdam(p, lr=0.02, weight_decay=0.1, decoupled_weight_decay=True, maximize=True)",
+                     {.lr = 0.02, .weight_decay = 0.1, .decoupled_weight_decay = true, .maximize = true});
+    optimizer<Rprop>("Rprop(p)", {});
+    optimizer<Rprop>("Rprop(p, lr=1e-3, etas=(0.25, 1.5), step_sizes=(1e-3, 1))",
+                     {.lr = 1e-3, .etas = {0.25, 1.5}, .step_sizes = {1e-3, 1}});
+    optimizer<Rprop>("Rprop(p, maximize=True)", {.maximize = true});
+    optimizer<ASGD>("ASGD(p)", {});
+    optimizer<ASGD>("ASGD(p, lr=0.05, lambd=0.01, alpha=0.6, t0=20, weight_decay=0.02)",
+                    {.lr = 0.05, .lambd = 0.01, .alpha = 0.6, .t0 = 20, .weight_decay = 0.02});
+    optimizer<ASGD>("ASGD(p, lr=1e-3, maximize=True)", {.lr = 1e-3, .maximize = true});
+    optimizer<LARS>("LARS(p, lr=0.01)", {.lr = 0.01});
+    optimizer<LARS>("LARS(p, momentum=0.9, dampening=0.1, weight_decay=0.02, trust_coefficient=0.01)",
+                    {.momentum = 0.9, .dampening = 0.1, .weight_decay = 0.02, .trust_coefficient = 0.01});
+    optimizer<LARS>("LARS(p, lr=0.1, momentum=0.9, nesterov=True, trust_clip=True, always_adapt=True)",
+                    {.lr = 0.1, .momentum = 0.9, .nesterov = true, .trust_clip = true, .always_adapt = true});
+    optimizer<LAMB>("LAMB(p)", {});
+    optimizer<LAMB>("LAMB(p, lr=0.005, betas=(0.8, 0.95), eps=1e-4, weight_decay=0, always_adapt=True)",
+                    {.lr = 0.005, .betas = {0.8, 0.95}, .eps = 1e-4, .weight_decay = 0, .always_adapt = true});
+    optimizer<LAMB>("LAMB(p, lr=0.01, bias_correction=False, grad_averaging=False, trust_clip=True)",
+                    {.lr = 0.01, .bias_correction = false, .grad_averaging = false, .trust_clip = true});
 }
 
 /// Metric for schedules that depend on one: it falls, then becomes worse permanently.
@@ -283,6 +311,34 @@ void cycles() {
                    "betas.0", "Adam(g, lr=0.1)", {.lr = 0.1});
 }
 
+void repeated_cycles() {
+    const auto cycle = [](const char* torch, const CyclicLROptions& options) {
+        schedule(torch, [&](Optimizer& o) { return std::make_unique<CyclicLR>(o, options); });
+    };
+    cycle("CyclicLR(o, 0.01, 0.3, step_size_up=7)", {.base_lr = 0.01, .max_lr = 0.3, .step_size_up = 7});
+    cycle("CyclicLR(o, 0.01, 0.3, 7, 11, 'triangular2', base_momentum=0.6, max_momentum=0.95)",
+          {.base_lr = 0.01,
+           .max_lr = 0.3,
+           .step_size_up = 7,
+           .step_size_down = 11,
+           .mode = CyclicMode::triangular2,
+           .base_momentum = 0.6,
+           .max_momentum = 0.95});
+    cycle("CyclicLR(o, 0.01, 0.3, 7, 0, 'exp_range', gamma=0.98, cycle_momentum=False)", {.base_lr = 0.01,
+                                                                                          .max_lr = 0.3,
+                                                                                          .step_size_up = 7,
+                                                                                          .step_size_down = 0,
+                                                                                          .mode = CyclicMode::exp_range,
+                                                                                          .gamma = 0.98,
+                                                                                          .cycle_momentum = false});
+    schedule<Adam>("CyclicLR(o, 0.01, 0.3, step_size_up=7)",
+                   [](Optimizer& o) {
+                       return std::make_unique<CyclicLR>(
+                           o, CyclicLROptions{.base_lr = 0.01, .max_lr = 0.3, .step_size_up = 7});
+                   },
+                   "betas.0", "Adam(g, lr=0.1)", {.lr = 0.1});
+}
+
 void all_schedules() {
     using Made = std::shared_ptr<LRSchedule>;
     const auto falling = [](std::int64_t e) { return 1 / (1 + static_cast<double>(e)); };
@@ -297,6 +353,29 @@ void all_schedules() {
         return std::make_unique<LinearLR>(o,
                                           LinearLROptions{.start_factor = 0.25, .end_factor = 0.75, .total_iters = 40});
     });
+    schedule("ConstantLR(o)", [](Optimizer& o) { return std::make_unique<ConstantLR>(o); });
+    schedule("ConstantLR(o, factor=0.3, total_iters=40)", [](Optimizer& o) {
+        return std::make_unique<ConstantLR>(o, ConstantLROptions{.factor = 0.3, .total_iters = 40});
+    });
+    schedule("PolynomialLR(o)", [](Optimizer& o) { return std::make_unique<PolynomialLR>(o); });
+    schedule("PolynomialLR(o, total_iters=90, power=1.7)", [](Optimizer& o) {
+        return std::make_unique<PolynomialLR>(o, PolynomialLROptions{.total_iters = 90, .power = 1.7});
+    });
+    schedule("MultiplicativeLR(o, lambda e: 1 / (1 + e))",
+             [&](Optimizer& o) { return std::make_unique<MultiplicativeLR>(o, falling); });
+    schedule("MultiplicativeLR(o, [lambda e: 0.9, lambda e: 0.95])", [&](Optimizer& o) {
+        return std::make_unique<MultiplicativeLR>(
+            o, std::vector<LambdaLR::Factor>{[](std::int64_t) { return 0.9; }, [](std::int64_t) { return 0.95; }});
+    });
+    schedule("ChainedScheduler([LinearLR(o, 0.1, 1.0, 8), CosineAnnealingLR(o, 40), ExponentialLR(o, 0.99)])",
+             [](Optimizer& o) {
+                 std::vector<Made> all;
+                 all.push_back(std::make_shared<LinearLR>(
+                     o, LinearLROptions{.start_factor = 0.1, .end_factor = 1, .total_iters = 8}));
+                 all.push_back(std::make_shared<CosineAnnealingLR>(o, 40));
+                 all.push_back(std::make_shared<ExponentialLR>(o, 0.99));
+                 return std::make_unique<ChainedScheduler>(std::move(all));
+             });
     schedule("LambdaLR(o, lambda e: 1 / (1 + e))",
              [&](Optimizer& o) { return std::make_unique<LambdaLR>(o, falling); });
     schedule("LambdaLR(o, [lambda e: 1 / (1 + e), lambda e: 0.95 ** e])", [&](Optimizer& o) {
@@ -321,6 +400,7 @@ void all_schedules() {
                  return std::make_unique<SequentialLR>(o, std::move(all), std::vector<std::int64_t>{4, 12});
              });
     cycles();
+    repeated_cycles();
     plateaus();
 }
 

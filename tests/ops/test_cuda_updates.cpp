@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/optimizer_operations.h"
+#include "lockstep/ops/lamb.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/messages.h"
@@ -69,6 +71,112 @@ TEST_CASE("updates change only their parameters and range, and only if the step 
         }
         CHECK(found[i] == Approx(value));
         CHECK(buffers[i] == Approx(buffer));
+    }
+}
+
+TEST_CASE("norms of parameters are measured for a range, and rules use them") {
+    const NoMistakes end;
+    using Row = RowWith<LambOptions>;
+    // Parameters [0, 70), [128, 300) and [320, 330): the first two have gaps after them, the third is frozen.
+    const LambOptions options{.lr = 0.1, .weight_decay = 0.5, .always_adapt = true};
+    const std::vector<std::pair<int, int>> parts{{0, 70}, {128, 300}, {320, 330}};
+    std::vector<Row> table(3);
+    for (std::size_t k = 0; k < 3; ++k) {
+        table[k].row.begin = parts[k].first;
+        table[k].row.end = parts[k].second;
+        table[k].row.updates = static_cast<std::int64_t>(k);
+        table[k].options = options;
+    }
+    table[2].row.trainable = 0;
+    std::vector<double> g(330), p(330), m(330), v(330);
+    for (std::size_t i = 0; i < 330; ++i) {
+        const auto x = static_cast<double>(i);
+        g[i] = std::cos(x);
+        p[i] = std::sin(2 * x);
+        if (i >= 128) {
+            m[i] = std::sin(x) / 4;
+            v[i] = 0.25 + x / 1000;
+        }
+    }
+    const auto f64s = [](std::int64_t count) { return TensorMeta::contiguous(DType::f64, {count}); };
+    const OnDevice<StatusWord> good({StatusWord{}});
+    const OnDevice<Row> rows(table);
+    const OnDevice<double> gradients(g), parameters(p), mean(m), square(v);
+    const OnDevice<double> sums(std::vector<double>(12, -1)), norms(std::vector<double>(6, -1));
+    for (const std::int64_t cut : {64, 192, 256}) {  // two ranges measure like one
+        CAPTURE(cut);
+        for (const auto& [first, last] : {std::pair<std::int64_t, std::int64_t>{0, cut}, {cut, 330}}) {
+            Call measure;
+            const std::int64_t grains = (last - first + 63) / 64;
+            measure.in_metas = {f64s(last - first), f64s(last - first), bytes(3 * sizeof(Row)), f64s(last - first),
+                                f64s(last - first)};
+            measure.out_metas = {f64s(2 * grains)};
+            measure.in = {gradients.data() + first, parameters.data() + first, rows.data(), mean.data() + first,
+                          square.data() + first};
+            measure.out = {sums.data() + 2 * (first / 64)};
+            const int from = first < 128 ? 0 : 1, to = last <= 128 ? 1 : last <= 320 ? 2 : 3;
+            measure.run(MeasureUpdate<LambRule>{{first, last, from, to}, 3});
+        }
+        Call combine;
+        combine.in_metas = {f64s(12), bytes(3 * sizeof(Row))};
+        combine.out_metas = {f64s(6)};
+        combine.in = {sums.data(), rows.data()};
+        combine.out = {norms.data()};
+        combine.run(CombineNorms{{0, 330, 0, 3}, sizeof(Row)});
+        const auto found = norms.fetch();
+        for (std::size_t k = 0; k < 2; ++k) {
+            double of_parameter = 0, of_direction = 0;
+            for (int at = parts[k].first; at < parts[k].second; ++at) {
+                const auto i = static_cast<std::size_t>(at);
+                const auto t = static_cast<double>(k + 1);
+                const double first = (0.9 * m[i] + 0.1 * g[i]) / (1 - std::pow(0.9, t));
+                const double second = (0.999 * v[i] + 0.001 * g[i] * g[i]) / (1 - std::pow(0.999, t));
+                of_parameter += p[i] * p[i];
+                of_direction += std::pow(first / (std::sqrt(second) + 1e-6) + 0.5 * p[i], 2);
+            }
+            CHECK(found[2 * k] == Approx(std::sqrt(of_parameter)).epsilon(1e-12));
+            CHECK(found[2 * k + 1] == Approx(std::sqrt(of_direction)).epsilon(1e-12));
+        }
+        CHECK(found[4] == 0);
+        CHECK(found[5] == 0);
+    }
+    std::vector<reference::Optimized> expected;
+    for (std::size_t i = 128; i < 300; ++i) expected.push_back({p[i], m[i], v[i], 0, 1});
+    reference::lamb({.lr = 0.1, .weight_decay = 0.5, .eps = 1e-6}, expected, {g.begin() + 128, g.begin() + 300});
+    Call update;
+    update.in_metas = {f64s(330), bytes(3 * sizeof(Row)), f64s(6)};
+    update.out_metas.assign(3, f64s(330));
+    update.in = {gradients.data(), rows.data(), norms.data()};
+    update.out = {parameters.data(), mean.data(), square.data()};
+    update.agreed = good.data();
+    update.run(FusedUpdate<LambRule>{{0, 330, 0, 3}, 3});
+    const auto values = parameters.fetch();
+    for (std::size_t i = 128; i < 300; ++i) CHECK(values[i] == Approx(expected[i - 128].value).epsilon(1e-12));
+    for (std::size_t i = 300; i < 330; ++i) CHECK(values[i] == p[i]);
+}
+
+TEST_CASE("norms of parameters with many grains") {
+    const NoMistakes end;
+    for (const std::int64_t grains : {1, 40, 3000, 20000}) {
+        // The first parameter has all grains but one, the second the last of them, with 3 elements.
+        std::vector<SgdRow> table{sgd_row(0, 64 * (grains - 1), 0, {}),
+                                  sgd_row(64 * (grains - 1), 64 * grains - 61, 0, {})};
+        std::vector<double> sums;
+        double expected[4] = {};
+        for (std::int64_t i = 0; i < 2 * grains; ++i) {
+            sums.push_back(1 + static_cast<double>(i % 7) / 8);
+            expected[(i < 2 * (grains - 1) ? 0 : 2) + i % 2] += sums.back();
+        }
+        const OnDevice<double> measured(sums), norms(std::vector<double>(4, -1));
+        const OnDevice<SgdRow> rows(table);
+        Call call;
+        call.in_metas = {TensorMeta::contiguous(DType::f64, {2 * grains}), bytes(2 * sizeof(SgdRow))};
+        call.out_metas = {TensorMeta::contiguous(DType::f64, {4})};
+        call.in = {measured.data(), rows.data()};
+        call.out = {norms.data()};
+        call.run(CombineNorms{{0, 64 * grains - 61, 0, 2}, sizeof(SgdRow)});
+        const auto found = norms.fetch();
+        for (std::size_t i = 0; i < 4; ++i) CHECK(found[i] == std::sqrt(expected[i]));  // the sums are exact
     }
 }
 

@@ -177,7 +177,7 @@ TEST_CASE("ddp over gloo and mpi: the same checkpoint", "[.full]") {
 }
 
 TEST_CASE("ddp: every optimizer is bit-identical to one device", "[.full]") {
-    for (const char* optimizer : {"adam", "rmsprop", "adagrad", "lion"})
+    for (const char* optimizer : {"adam", "rmsprop", "adagrad", "lamb", "lion"})
         for (const int ranks : {2, 4}) check({.ranks = ranks, .optimizer = optimizer});
     for (const char* backend : {"shm", "gloo", "mpi"}) {
         if (!built_in(backend)) {

@@ -284,7 +284,7 @@ TEST_CASE("buckets, cores and random delays do not change the checkpoint", "[.fu
 }
 
 TEST_CASE("every optimizer: one checkpoint for all devices and reductions", "[.full]") {
-    for (const char* optimizer : {"adam", "adamw", "rmsprop", "adagrad", "lion"}) {
+    for (const char* optimizer : {"adam", "adamw", "rmsprop", "adagrad", "lars", "lamb", "lion"}) {
         TrainingRun run;
         run.epochs = 1;
         run.optimizer = optimizer;

@@ -13,8 +13,13 @@
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/adamax.h"
+#include "lockstep/ops/asgd.h"
+#include "lockstep/ops/lamb.h"
+#include "lockstep/ops/lars.h"
+#include "lockstep/ops/nadam.h"
 #include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/rprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -75,6 +80,12 @@ std::unique_ptr<Optimizer> make_optimizer(Model& model, const std::string& name)
     if (name == "adadelta") return std::make_unique<Adadelta>(model);
     if (name == "adamax") return std::make_unique<Adamax>(model);
     if (name == "radam") return std::make_unique<RAdam>(model, RAdamOptions{.weight_decay = 0.01});
+    if (name == "nadam") return std::make_unique<NAdam>(model, NAdamOptions{.weight_decay = 0.01});
+    if (name == "rprop") return std::make_unique<Rprop>(model, RpropOptions{.lr = 1e-4});
+    if (name == "asgd") return std::make_unique<ASGD>(model, AsgdOptions{.t0 = 2});
+    if (name == "lars")
+        return std::make_unique<LARS>(model, LarsOptions{.lr = 1, .momentum = 0.9, .weight_decay = 0.01});
+    if (name == "lamb") return std::make_unique<LAMB>(model);
     if (name == "lion") return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1});
     throw InvalidArgument("there is no optimizer " + name);
 }

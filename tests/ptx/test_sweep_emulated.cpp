@@ -13,6 +13,7 @@
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/adamax.h"
+#include "lockstep/ops/asgd.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/cuda/channel_sums.h"
 #include "lockstep/ops/cuda/filter.h"
@@ -23,9 +24,13 @@
 #include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/ops/internal/shard_rows.h"
 #include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/ops/lamb.h"
+#include "lockstep/ops/lars.h"
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/nadam.h"
 #include "lockstep/ops/radam.h"
 #include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/rprop.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -292,6 +297,12 @@ TEST_CASE("updates of parameters") {
             check(updated("Adadelta", count, [](Net& net) { return Adadelta(net, {.lr = 0.5}); }), dtype, bound);
             check(updated("Adamax", count, [](Net& net) { return Adamax(net, {.lr = 0.01}); }), dtype, bound);
             check(updated("RAdam", count, [](Net& net) { return RAdam(net, {.lr = 0.01}); }), dtype, bound);
+            check(updated("NAdam", count, [](Net& net) { return NAdam(net, {.lr = 0.01}); }), dtype, bound);
+            check(updated("Rprop", count, [](Net& net) { return Rprop(net, {.lr = 0.01}); }), dtype, bound);
+            check(updated("ASGD", count, [](Net& net) { return ASGD(net, {.lr = 0.1, .t0 = 1}); }), dtype, bound);
+            const LarsOptions lars{.momentum = 0.9, .weight_decay = 0.1, .trust_coefficient = 0.1};
+            check(updated("LARS", count, [&](Net& net) { return LARS(net, lars); }), dtype, bound);
+            check(updated("LAMB", count, [](Net& net) { return LAMB(net, {.lr = 0.02}); }), dtype, bound);
             check(updated("Adagrad", count, [](Net& net) { return Adagrad(net, {.lr = 0.1}); }), dtype, bound);
         }
 }

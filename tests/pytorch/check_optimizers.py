@@ -13,7 +13,7 @@ import sys
 import warnings
 
 import torch
-from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, RAdam, RMSprop  # noqa: F401 - the expressions use them
+from torch.optim import *  # noqa: F401,F403 - the expressions use them
 from torch.optim.lr_scheduler import *  # noqa: F401,F403
 
 BOUNDS = {
@@ -27,9 +27,74 @@ BOUNDS = {
 FLOOR = {"numbers": 1.0, "curve": 1e-12, "schedule": 1e-12}
 
 
+def options(arguments):
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+
+
+class LARS(torch.optim.Optimizer):
+    """torch.optim has none; the order of operations is timm's."""
+
+    def __init__(self, params, lr=1.0, momentum=0, dampening=0, weight_decay=0, trust_coefficient=0.001, eps=1e-8,
+                 nesterov=False, trust_clip=False, always_adapt=False):
+        super().__init__(params, options(locals()))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                ratio, decay = 1.0, group["weight_decay"]
+                if decay != 0 or group["always_adapt"]:
+                    of_p, of_grad = p.double().norm().item(), p.grad.double().norm().item()
+                    if of_p > 0 and of_grad > 0:
+                        ratio = group["trust_coefficient"] * of_p / (of_grad + of_p * decay + group["eps"])
+                    if group["trust_clip"]:
+                        ratio = min(ratio / group["lr"], 1.0)
+                grad = (p.grad + decay * p) * ratio
+                if group["momentum"] != 0:
+                    state = self.state[p]
+                    if "momentum_buffer" in state:
+                        state["momentum_buffer"].mul_(group["momentum"]).add_(grad, alpha=1 - group["dampening"])
+                    else:
+                        state["momentum_buffer"] = grad.clone()
+                    buffer = state["momentum_buffer"]
+                    grad = grad.add(buffer, alpha=group["momentum"]) if group["nesterov"] else buffer
+                p.add_(grad, alpha=-group["lr"])
+
+
+class LAMB(torch.optim.Optimizer):
+    """As above."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True,
+                 grad_averaging=True, trust_clip=False, always_adapt=False):
+        super().__init__(params, options(locals()))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+                state["step"] += 1
+                state["exp_avg"].mul_(beta1).add_(p.grad, alpha=1 - beta1 if group["grad_averaging"] else 1)
+                state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                corrections = [1 - beta ** state["step"] if group["bias_correction"] else 1 for beta in (beta1, beta2)]
+                size = (state["exp_avg_sq"].sqrt() / corrections[1] ** 0.5).add_(group["eps"])
+                update = (state["exp_avg"] / corrections[0]).div_(size).add_(p, alpha=group["weight_decay"])
+                ratio = 1.0
+                if group["weight_decay"] != 0 or group["always_adapt"]:
+                    of_p, of_update = p.double().norm().item(), update.double().norm().item()
+                    ratio = of_p / of_update if of_p > 0 and of_update > 0 else 1.0
+                if group["trust_clip"]:
+                    ratio = min(ratio, 1.0)
+                p.add_(update, alpha=-group["lr"] * ratio)
+
+
 def numbers(case, dump):
     """Both parameters after every step."""
     dtype = getattr(torch, case["dtype"])
+    torch.set_default_dtype(dtype)  # NAdam and ASGD have numbers of this dtype for each parameter
     x, y = (torch.nn.Parameter(torch.tensor(values, dtype=torch.float64).to(dtype)) for values in dump["start"])
     optimizer = eval(case["torch"], globals(), {"p": [x, y], "x": x, "y": y})
     after = []
@@ -43,6 +108,7 @@ def numbers(case, dump):
 def curve(case, dump):
     """The loss before every step."""
     dtype = getattr(torch, case["dtype"])
+    torch.set_default_dtype(dtype)
     net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)).to(dtype)
     with torch.no_grad():
         for parameter, values in zip(net.parameters(), dump["weights"]):

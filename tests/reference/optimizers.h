@@ -1,8 +1,11 @@
-// Updates of one number in double precision, written from the pseudocode in PyTorch's documentation of each optimizer.
+// Updates of one number in double precision, written from the pseudocode in PyTorch's documentation of each optimizer;
+// updates of whole parameters, written from the papers and timm's documentation.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <vector>
 
 namespace lockstep::reference {
 
@@ -11,7 +14,12 @@ struct OptimizerOptions {
     double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
     double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, alpha = 0.99, lr_decay = 0, initial = 0;
     double rho = 0.9;
+    double momentum_decay = 4e-3;
+    double less = 0.5, more = 1.2, smallest = 1e-6, largest = 50;  // Rprop
+    double lambd = 1e-4, power = 0.75, t0 = 1e6;                   // ASGD
+    double trust = 1e-3;                                           // LARS
     bool nesterov = false, maximize = false, amsgrad = false, centered = false, decoupled = false;
+    bool trust_clip = false, always_adapt = false, bias_correction = true, averaging = true;  // LARS, LAMB
 };
 
 /// One number with its state.
@@ -105,10 +113,98 @@ inline void radam(const OptimizerOptions& o, Optimized& x, double gradient) {
     }
 }
 
+inline void nadam(const OptimizerOptions& o, Optimized& x, double gradient) {
+    ++x.steps;
+    double g = signed_gradient(o, gradient);
+    if (o.decoupled)
+        x.value -= o.lr * o.weight_decay * x.value;
+    else
+        g += o.weight_decay * x.value;
+    const auto momentum = [&](int t) { return o.beta1 * (1 - std::pow(0.96, t * o.momentum_decay) / 2); };
+    double product = 1;
+    for (int t = 1; t <= x.steps; ++t) product *= momentum(t);
+    x.first = o.beta1 * x.first + (1 - o.beta1) * g;
+    x.second = o.beta2 * x.second + (1 - o.beta2) * g * g;
+    const double next = momentum(x.steps + 1);
+    const double mean = next * x.first / (1 - product * next) + (1 - momentum(x.steps)) * g / (1 - product);
+    x.value -= o.lr * mean / (std::sqrt(x.second / (1 - std::pow(o.beta2, x.steps))) + o.eps);
+}
+
+inline void rprop(const OptimizerOptions& o, Optimized& x, double gradient) {
+    double g = signed_gradient(o, gradient);
+    if (x.steps++ == 0) x.second = o.lr;
+    if (x.first * g > 0) {
+        x.second = std::min(x.second * o.more, o.largest);
+    } else if (x.first * g < 0) {
+        x.second = std::max(x.second * o.less, o.smallest);
+        g = 0;
+    }
+    x.value -= x.second * ((g > 0) - (g < 0));
+    x.first = g;
+}
+
+/// `first`: the average.
+inline void asgd(const OptimizerOptions& o, Optimized& x, double gradient) {
+    const double eta = o.lr / std::pow(1 + o.lambd * o.lr * x.steps, o.power);
+    const double g = signed_gradient(o, gradient) + o.weight_decay * x.value;
+    x.value -= o.lambd * eta * x.value + eta * g;
+    x.first += (x.value - x.first) / std::max(1.0, x.steps - o.t0);
+    ++x.steps;
+}
+
 inline void lion(const OptimizerOptions& o, Optimized& x, double gradient) {
     const double toward = o.beta1 * x.first + (1 - o.beta1) * gradient;
     x.value -= o.lr * ((toward > 0) - (toward < 0) + o.weight_decay * x.value);
     x.first = o.beta2 * x.first + (1 - o.beta2) * gradient;
+}
+
+inline double norm(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value * value;
+    return std::sqrt(sum);
+}
+
+inline double norm(const std::vector<Optimized>& x) {
+    std::vector<double> values;
+    for (const Optimized& each : x) values.push_back(each.value);
+    return norm(values);
+}
+
+inline void lars(const OptimizerOptions& o, std::vector<Optimized>& x, const std::vector<double>& gradients) {
+    const double of_x = norm(x), of_gradient = norm(gradients);
+    double ratio = 1;
+    if (o.weight_decay != 0 || o.always_adapt) {
+        if (of_x > 0 && of_gradient > 0) ratio = o.trust * of_x / (of_gradient + of_x * o.weight_decay + o.eps);
+        if (o.trust_clip) ratio = std::min(ratio / o.lr, 1.0);
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        double g = (signed_gradient(o, gradients[i]) + o.weight_decay * x[i].value) * ratio;
+        if (o.momentum != 0) {
+            x[i].first = x[i].steps == 0 ? g : o.momentum * x[i].first + (1 - o.dampening) * g;
+            g = o.nesterov ? g + o.momentum * x[i].first : x[i].first;
+        }
+        x[i].value -= o.lr * g;
+        ++x[i].steps;
+    }
+}
+
+inline void lamb(const OptimizerOptions& o, std::vector<Optimized>& x, const std::vector<double>& gradients) {
+    std::vector<double> direction;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        ++x[i].steps;
+        const double g = signed_gradient(o, gradients[i]);
+        x[i].first = o.beta1 * x[i].first + (o.averaging ? 1 - o.beta1 : 1) * g;
+        x[i].second = o.beta2 * x[i].second + (1 - o.beta2) * g * g;
+        const double correction1 = o.bias_correction ? 1 - std::pow(o.beta1, x[i].steps) : 1;
+        const double correction2 = o.bias_correction ? 1 - std::pow(o.beta2, x[i].steps) : 1;
+        direction.push_back(x[i].first / correction1 / (std::sqrt(x[i].second / correction2) + o.eps) +
+                            o.weight_decay * x[i].value);
+    }
+    const double of_x = norm(x), of_direction = norm(direction);
+    double ratio = 1;
+    if ((o.weight_decay != 0 || o.always_adapt) && of_x > 0 && of_direction > 0) ratio = of_x / of_direction;
+    if (o.trust_clip) ratio = std::min(ratio, 1.0);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i].value -= o.lr * ratio * direction[i];
 }
 
 }  // namespace lockstep::reference
