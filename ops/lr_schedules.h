@@ -242,7 +242,7 @@ private:
 };
 
 /// Height of the cycles of CyclicLR.
-enum class CyclicMode {
+enum class CyclicMode : std::uint8_t {
     triangular,   ///< constant
     triangular2,  ///< halved after every cycle
     exp_range     ///< multiplied by gamma^step
