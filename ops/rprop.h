@@ -1,4 +1,4 @@
-// Rprop: resilient backpropagation (Riedmiller and Braun, 1993). For gradients of the whole data set.
+// Rprop: resilient backpropagation (Riedmiller and Braun, 1993). For gradients of the whole dataset.
 #pragma once
 
 #include <array>
