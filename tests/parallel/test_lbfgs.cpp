@@ -26,6 +26,11 @@ struct Point {
     LOCKSTEP_MEMBERS(x)
 };
 
+struct TwoPoints {
+    Point a, b;
+    LOCKSTEP_MEMBERS(a, b)
+};
+
 struct Classifier {
     Linear fc{3, 3};
     LOCKSTEP_MEMBERS(fc)
@@ -188,10 +193,7 @@ TEST_CASE("LBFGS continues a run from its state, and refuses other states") {
 }
 
 TEST_CASE("LBFGS of a part changes no other parameters") {
-    struct Two {
-        Point a, b;
-        LOCKSTEP_MEMBERS(a, b)
-    } net;
+    TwoPoints net;
     LBFGS lbfgs(net.b, {.max_iter = 3, .line_search = LineSearch::strong_wolfe});
     (void)lbfgs.step([&] {
         lbfgs.zero_grad();
