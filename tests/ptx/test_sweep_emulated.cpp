@@ -351,6 +351,21 @@ TEST_CASE("integers are added, compared and converted") {
         }
 }
 
+TEST_CASE("the largest of integers, by threads, warps and blocks, in parts") {
+    for (const Sizes& shape : {Sizes{3, 20}, Sizes{3, 300}, Sizes{2, 2049}, Sizes{2, 9000}, Sizes{2000, 3}})
+        for (const int dim : {0, 1}) {
+            const Input x{shape, Values::classes, false, 1000};
+            check({"argmax", {x}, [dim](const auto& in) { return argmax(in[0], dim); }}, DType::i64, 0);
+        }
+}
+
+TEST_CASE("powers of tensors in other orders of memory") {
+    for (const DType dtype : {DType::f32, DType::f64}) {
+        const Input x{{6, 5}, Values::positive, false}, y{{5, 6}, Values::any, false};
+        check({"pow", {x, y}, [](const auto& in) { return pow(in[0].transpose(0, 1), in[1]); }}, dtype, f32_bound * 10);
+    }
+}
+
 TEST_CASE("every dtype is copied, filled, padded, concatenated and converted to every other") {
     constexpr DType all[] = {DType::f32, DType::f64, DType::f16, DType::bf16,
                              DType::i32, DType::i64, DType::u8,  DType::boolean};
