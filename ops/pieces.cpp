@@ -112,7 +112,7 @@ Tensor pad_sequence(const std::vector<Tensor>& given, bool batch_first, double p
         amounts.back() = longest - sequence.size(0);
         rows.push_back(pad(sequence, amounts, padding_value));
     }
-    return stack(rows, batch_first ? 0 : 1);
+    return tagged(stack(rows, batch_first ? 0 : 1), false);
 }
 
 std::vector<Tensor> split(const Tensor& given, std::int64_t size, int dim) {

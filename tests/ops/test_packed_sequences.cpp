@@ -242,7 +242,5 @@ TEST_CASE("pad_sequence pads tensors of different lengths on either side of the 
         "pad_sequence: tensors of shapes (2, 2) and (1, 3); expected at least one dimension, and sizes that differ in "
         "the first one only");
     CHECK(refused([] { pad_sequence({Tensor::ones({})}); }).starts_with("pad_sequence: tensors of shapes () and ()"));
-    CHECK(refused([&] {
-              pad_sequence({a, Tensor::zeros({1, 2})});
-          }).starts_with("pad_sequence: a tensor has dtype f32"));
+    CHECK(pad_sequence({a, Tensor::zeros({1, 2})}).dtype() == DType::f32);
 }
