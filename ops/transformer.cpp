@@ -89,11 +89,13 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
                         query.shape().str(), key.shape().str(), value.shape().str()));
     const std::vector<Tensor> weight = chunk(in_proj_weight, 3);
     const std::vector<Tensor> bias = in_proj_bias ? chunk(*in_proj_bias, 3) : std::vector<Tensor>(3);
-    const Tensor mask = joined_mask(masks, query, key);
-    const Tensor heads = scaled_dot_product_attention(by_heads(linear(query, weight[0], bias[0]), num_heads),
-                                                      by_heads(linear(key, weight[1], bias[1]), num_heads),
-                                                      by_heads(linear(value, weight[2], bias[2]), num_heads),
-                                                      {.attn_mask = mask, .dropout_p = training ? dropout : 0});
+    // A causal mask by itself is not needed as a tensor.
+    const bool is_causal = masks.is_causal && !masks.attn_mask.defined() && !masks.key_padding_mask.defined();
+    const Tensor mask = is_causal ? Tensor() : joined_mask(masks, query, key);
+    const Tensor heads = scaled_dot_product_attention(
+        by_heads(linear(query, weight[0], bias[0]), num_heads), by_heads(linear(key, weight[1], bias[1]), num_heads),
+        by_heads(linear(value, weight[2], bias[2]), num_heads),
+        {.attn_mask = mask, .dropout_p = training ? dropout : 0, .is_causal = is_causal});
     const Tensor joined = heads.transpose(1, 2).reshape({query.size(0), query.size(1), query.size(2)});
     return out_proj.forward(tagged(joined, query.is_batch()));
 }

@@ -13,6 +13,7 @@ void register_cpu_kernels(KernelTable& table) {
     cpu::add_half_elementwise_kernels(table);
     cpu::add_reduction_kernels(table);
     cpu::add_linear_kernels(table);
+    cpu::add_attention_kernels(table);
     cpu::add_half_linear_kernels(table);
     cpu::add_convolution_kernels(table);
     cpu::add_half_convolution_kernels(table);

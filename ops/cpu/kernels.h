@@ -16,6 +16,7 @@ void add_elementwise_kernels(KernelTable& table);
 void add_half_elementwise_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_linear_kernels(KernelTable& table);
+void add_attention_kernels(KernelTable& table);
 void add_half_linear_kernels(KernelTable& table);
 void add_convolution_kernels(KernelTable& table);
 void add_half_convolution_kernels(KernelTable& table);

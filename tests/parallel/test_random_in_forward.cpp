@@ -78,6 +78,17 @@ Values trained(int devices, const ls::StepOptions& options, double& loss) {
     return flat_weights_of(model);
 }
 
+/// Attention of equal weights to the five elements of a row, with dropout.
+struct EqualAttention {
+    ls::Linear fc{5, 2};
+    ls::Dropout mode{0.5};  // for train() and eval()
+    LOCKSTEP_MEMBERS(fc, mode)
+    ls::Tensor forward(const ls::Tensor& x) {
+        const ls::Tensor value = x.reshape({x.size(0), 5, 1}), zero = value * 0;
+        return ls::scaled_dot_product_attention(zero, zero, value, {.dropout_p = 0.5}).reshape({x.size(0), 5});
+    }
+};
+
 /// Draws on the host.
 struct Host {
     ls::Linear a{4, 4};
@@ -131,6 +142,27 @@ TEST_CASE("numbers of a batch are those of one shard, and of the documented coun
             const auto found = values_of(model.forward(rows(count)));
             for (const std::size_t i : {0u, 1u, 2u}) CHECK(found[i] == expected[i]);
         }
+    }
+}
+
+TEST_CASE("dropout of attention has the documented counters on any number of shards") {
+    const ls::NoGrad no_grad;
+    ls::StepCounters state;
+    state.seed = 3;
+    Values expected;
+    for (std::uint64_t row = 0; row < 20; ++row)
+        for (std::uint64_t query = 0; query < 5; ++query) {
+            float sum = 0;
+            for (std::uint64_t key = 0; key < 5; ++key)
+                if (ls::to_uniform(ls::random_bits(state, 0, (5 * row + query) * 5 + key)) >= 0.5F)
+                    sum += 2 * static_cast<float>(5 * row + key);
+            expected.push_back(sum * 0.2F);
+        }
+    for (const int devices : {1, 3, 8}) {
+        ls::DataParallel<EqualAttention> model(EqualAttention{}, cpu_devices(devices), {.shards = 8, .seed = 3});
+        model.train();
+        const Values found = model.forward(rows(20)).to_vector<float>();
+        for (std::size_t i = 0; i < expected.size(); ++i) CHECK(found[i] == Approx(expected[i]));
     }
 }
 
@@ -227,6 +259,10 @@ TEST_CASE("a variational autoencoder gets the same bits on 1, 2, 3 and 8 devices
 TEST_CASE("a diffusion step gets the same bits on 1, 2, 3 and 8 devices") { check_devices<Diffusion>(1.2); }
 TEST_CASE("a network with noise on weights and draws gets the same bits on 1, 2, 3 and 8 devices") {
     check_devices<Noisy>(2);
+}
+
+TEST_CASE("a network with attention and dropout gets the same bits on 1, 2, 3 and 8 devices") {
+    check_devices<Attending>(2);
 }
 
 TEST_CASE("numbers drawn on the host are refused inside forward") {

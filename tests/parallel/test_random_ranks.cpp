@@ -44,4 +44,5 @@ TEST_CASE("ranks draw the random numbers of one process") {
     check_ranks<Autoencoder>("autoencoder");
     check_ranks<Diffusion>("diffusion");
     check_ranks<Noisy>("noise on weights");
+    check_ranks<Attending>("attention with dropout");
 }
