@@ -1,5 +1,5 @@
-// Attention. The operation of attention_operations.h does not store the scores; a composition of other functions, which
-// does, serves masks that require a gradient, and second derivatives.
+// Attention. The operations of attention_operations.h do not store the scores. Functions with gradients, which do,
+// compute gradients of masks and second derivatives.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -113,8 +113,8 @@ Tensor sum_of_heads(const Tensor& gradient, const Tensor& x) {
     return sum(gradient.reshape(by_group), -3);
 }
 
-/// The gradients of query, key and value, computed by functions with gradients. `kept`: factors of the weights, or
-/// undefined.
+/// The gradients of query, key, value and a mask of numbers, computed by functions with gradients. `kept`: factors of
+/// the weights, or undefined.
 std::vector<Tensor> differentiable_gradients(const AttentionCall& call, const Tensor& given_dy,
                                              const Tensor& given_kept) {
     const DType dtype = given_dy.dtype();
@@ -123,11 +123,15 @@ std::vector<Tensor> differentiable_gradients(const AttentionCall& call, const Te
     const Tensor weights = weights_of(query, key, call.mask, call.is_causal, call.scale);
     const Tensor kept = given_kept.defined() ? given_kept : Tensor::ones({1}, weights.dtype(), weights.device());
     const Tensor dweights = matmul(dy, value.transpose(-2, -1)) * kept;
-    const Tensor dscores = weights * (dweights - sum(dweights * weights, -1, true)) * call.scale;
-    return {tagged(matmul(dscores, key).to(dtype), call.query.is_batch()),
-            tagged(sum_of_heads(matmul(dscores.transpose(-2, -1), query), call.key).to(dtype), call.key.is_batch()),
+    const Tensor dscores = weights * (dweights - sum(dweights * weights, -1, true)), dproducts = dscores * call.scale;
+    Tensor dmask;
+    if (call.mask.defined() && is_floating(call.mask.dtype()))
+        dmask = tagged(reduce_to(dscores, call.mask.shape()).to(call.mask.dtype()), call.mask.is_batch());
+    return {tagged(matmul(dproducts, key).to(dtype), call.query.is_batch()),
+            tagged(sum_of_heads(matmul(dproducts.transpose(-2, -1), query), call.key).to(dtype), call.key.is_batch()),
             tagged(sum_of_heads(matmul((weights * kept).transpose(-2, -1), dy), call.value).to(dtype),
-                   call.value.is_batch())};
+                   call.value.is_batch()),
+            dmask};
 }
 
 // ---- the operation ----------------------------------------------------------------------------------------------
@@ -161,7 +165,7 @@ Tensor attended(const AttentionCall& call, const Shape& batch, bool weights_batc
     const Tensor &query = call.query, &key = call.key, &value = call.value;
     const Shape scores = with_sizes(batch, {query.size(-2), key.size(-2)});
     const Tensor mask = call.mask.defined() ? mask_in_four(call.mask, batch, query.dtype()) : Tensor();
-    const bool drops = call.p > 0, with_backward = needs_autograd({query, key, value});
+    const bool drops = call.p > 0, with_backward = needs_autograd({query, key, value, call.mask});
     const Tensor q = in_four(query), k = in_four(key), v = in_four(value);
     const Shape four{q.size(0), q.size(1), q.size(2), v.size(3)};
     const DType wide = is_half_type(query.dtype()) ? DType::f32 : query.dtype();
@@ -178,21 +182,22 @@ Tensor attended(const AttentionCall& call, const Shape& batch, bool weights_batc
     if (!with_backward) return y;
 
     const auto saved = [](const Tensor& x) { return SavedTensor(x, attention_name); };
+    const bool mask_wanted = call.mask.defined() && call.mask.requires_grad();
     const bool wanted[] = {query.requires_grad(), key.requires_grad(), value.requires_grad()};
     AttentionCall options = call;
     options.query = options.key = options.value = options.mask = Tensor();
     add_autograd_node(
-        attention_name, {query, key, value}, {y},
+        attention_name, {query, key, value, call.mask}, {y},
         BackwardFunction::composed([=, saved_query = saved(query), saved_key = saved(key), saved_value = saved(value),
-                                    saved_mask = saved(call.mask.defined() ? call.mask.detach() : call.mask),
-                                    saved_four = saved(mask), saved_statistics = saved(made[1]),
-                                    saved_draws = saved(made[2]), wants_query = wanted[0], wants_key = wanted[1],
+                                    saved_mask = saved(call.mask), saved_four = saved(mask),
+                                    saved_statistics = saved(made[1]), saved_draws = saved(made[2]),
+                                    wants_query = wanted[0], wants_key = wanted[1],
                                     wants_value = wanted[2]](const auto& gradients) {
             AttentionCall again = options;
             again.query = saved_query.get();
             again.key = saved_key.get();
             again.value = saved_value.get();
-            if (grad_enabled()) {
+            if (grad_enabled() || mask_wanted) {
                 again.mask = saved_mask.get();
                 const Tensor drawn = saved_draws.get();
                 const Tensor kept = drawn.defined()
@@ -262,9 +267,7 @@ Tensor scaled_dot_product_attention(const Tensor& given_query, const Tensor& giv
     if (call.heads > 0) batch.push_back(call.heads);
     const Shape scores = with_sizes(batch, {query.size(-2), key.size(-2)});
     if (options.attn_mask.defined()) check_mask(options.attn_mask, scores);
-    // One matrix of weights for several values, and a mask with a gradient.
-    const bool learned_mask = options.attn_mask.defined() && needs_autograd({options.attn_mask});
-    if (!(of_scores == all) || learned_mask) return call.composed();
+    if (!(of_scores == all)) return call.composed();  // one matrix of weights for several values
 
     const auto hands_on = [](const Tensor& x, const Shape& y) {
         return x.is_batch() && x.dims() == y.dims() && y.dims() > 2 && x.size(0) == y[0];

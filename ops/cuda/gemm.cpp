@@ -71,8 +71,9 @@ Gemm::Layout Gemm::layout(const Side& side, std::int64_t batch) const {
 }
 
 Gemm::Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias,
-           bool tf32)
+           bool tf32, const GemmResult& result)
     : dtype_(dtype),
+      how_(result),
       empty_(batch * d.rows * d.columns == 0),
       zero_(a.columns == 0),
       result_bytes_(static_cast<std::size_t>(batch * d.rows * d.columns) * size_of(dtype)),
@@ -129,6 +130,7 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
                void* scratch) const {
     if (empty_) return;
     if (zero_) {
+        if (how_.adds) return;
         check(cudaMemsetAsync(d, 0, result_bytes_, queue.stream), "cudaMemsetAsync");
         return;
     }
@@ -142,14 +144,14 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
     if (bias != nullptr)
         check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
               "cublasLtMatmulDescSetAttribute");
-    const double one = 1, zero = 0;
-    const float one_f32 = 1, zero_f32 = 0;
+    const double alpha = how_.factor, beta = how_.adds ? 1 : 0;
+    const auto alpha_f32 = static_cast<float>(alpha), beta_f32 = static_cast<float>(beta);
     const bool wide = dtype_ == DType::f64;
     const bool aligned =
         is_multiple_of(a, alignment_) && is_multiple_of(b, alignment_) && is_multiple_of(d, alignment_);
     check(
-        cublasLtMatmul(libraries.blas, operation_.get(), wide ? static_cast<const void*>(&one) : &one_f32, b,
-                       left_.get(), a, right_.get(), wide ? static_cast<const void*>(&zero) : &zero_f32, d,
+        cublasLtMatmul(libraries.blas, operation_.get(), wide ? static_cast<const void*>(&alpha) : &alpha_f32, b,
+                       left_.get(), a, right_.get(), wide ? static_cast<const void*>(&beta) : &beta_f32, d,
                        result_.get(), d, result_.get(), aligned ? &aligned_ : &any_, scratch, workspace_, queue.stream),
         "cublasLtMatmul");
 }

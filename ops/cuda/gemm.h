@@ -17,13 +17,20 @@ Matrix transposed(const Matrix& m);
 /// Whether one of the strides is 1, so that cuBLASLt can read it without a copy.
 bool is_usable(const Matrix& m);
 
-/// d = a b (+ bias added to every row of d), all of one floating dtype. f32 is computed in f32, or with `tf32` from
-/// operands that are rounded to TF32, which loses half of their digits. Products of f16 and bf16 are added up in f32.
+/// Factor of a product, and whether it is added to what d holds.
+struct GemmResult {
+    double factor = 1;
+    bool adds = false;
+};
+
+/// d = factor * a b (+ d) (+ bias added to every row of d), all of one floating dtype. f32 is computed in f32, or with
+/// `tf32` from operands that are rounded to TF32, which loses half of their digits. Products of f16 and bf16 are added
+/// up in f32.
 class Gemm {
 public:
     /// For `device` and all others with the same hardware. `tf32`: allows TF32; for f32 only.
     Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias,
-         bool tf32);
+         bool tf32, const GemmResult& result = {});
 
     std::size_t scratch_bytes() const { return workspace_ + bias_bytes_; }
     void run(const Queue& queue, Device device, const void* a, const void* b, void* d, const void* bias,
@@ -43,6 +50,7 @@ private:
     cublasLtMatmulAlgo_t choose(Device device, std::uint32_t alignment);
 
     DType dtype_;
+    GemmResult how_;
     bool empty_;  // nothing to compute
     bool zero_;   // no inner elements: the result is zero
     std::size_t result_bytes_;

@@ -32,6 +32,7 @@ void lockstep_cuda_kernels(KernelTable& table) {
     cuda::add_gradient_kernels(table);
     cuda::add_step_kernels(table);
     cuda::add_linear_kernels(table);
+    cuda::add_attention_kernels(table);
     cuda::add_convolution_kernels(table);
 }
 

@@ -34,6 +34,7 @@ void add_optimizer_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
 void add_linear_kernels(KernelTable& table);
+void add_attention_kernels(KernelTable& table);
 void add_convolution_kernels(KernelTable& table);
 
 }  // namespace lockstep::cuda

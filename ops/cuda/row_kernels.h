@@ -24,7 +24,7 @@ inline constexpr int longest_row = 4096;
 /// filled. A host twin has one thread.
 template <int lanes, int pack_count, int pack_width, bool whole>
 struct RowGroup {
-    static constexpr int packs = pack_count, width = pack_width;
+    static constexpr int threads = lanes, packs = pack_count, width = pack_width;
     template <class T>
     using Packs = Pack<T, width>[packs];
 
@@ -168,6 +168,26 @@ void launch_rows(const Queue& queue, const char* name, std::int64_t rows, std::i
         launch_packed_rows<true>(queue, name, rows, size, function);
     else
         launch_packed_rows<false>(queue, name, rows, size, function);
+}
+
+/// Enqueues function(group, row) for all rows, of any size: the function loops over elements group.lane(), group.lane()
+/// + Group::threads, ...
+template <class F>
+void launch_rows_in_memory(const Queue& queue, const char* name, std::int64_t rows, [[maybe_unused]] std::int64_t size,
+                           const F& function) {
+    if (rows <= 0) return;
+#if defined(__CUDACC__)
+    constexpr int warp = 32, of_warp = 32;  // elements of a thread
+    if (size <= warp * of_warp)
+        launch_blocks(queue, name, blocks_for(rows, block_threads / warp),
+                      row_jobs<RowGroup<warp, 1, 1, false>, warp, F>, F(function), std::int64_t(rows));
+    else
+        launch_blocks(queue, name, blocks_for(rows, 1),
+                      row_jobs<RowGroup<block_threads, 1, 1, false>, block_threads, F>, F(function),
+                      std::int64_t(rows));
+#else
+    launch(queue, name, rows, [function](std::int64_t row) { function(RowGroup<1, 1, 1, false>(), row); });
+#endif
 }
 
 }  // namespace lockstep::cuda
