@@ -176,7 +176,7 @@ public:
     Tensor transpose(int dim0, int dim1) const;
     /// Elements [start, end) of `dim`, or all from `start`, every `step`th (1 or more). As in Python, negative numbers
     /// count from the end, numbers out of range are clamped, and the slice is empty if `end` is not after `start`.
-    Tensor slice(int dim, std::int64_t start, std::int64_t end = std::numeric_limits<std::int64_t>::max(),
+    Tensor slice(int dim, std::int64_t start, std::int64_t end = (std::numeric_limits<std::int64_t>::max)(),
                  std::int64_t step = 1) const;
     /// Row `index` of `dim`, without that dimension; -1 is the last one.
     Tensor select(int dim, std::int64_t index) const;
