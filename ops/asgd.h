@@ -25,12 +25,14 @@ struct AsgdOptions {
     void check() const;
 };
 
+/// Rule of ASGD.
 struct AsgdRule {
     using Options = AsgdOptions;
     static constexpr const char* name = "asgd_update";
     static constexpr std::array<std::string_view, 1> states{"ax"};
     using Variants = std::integer_sequence<unsigned, 1>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T eta;  ///< the present rate

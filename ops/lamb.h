@@ -28,6 +28,7 @@ struct LambOptions {
     void check() const;
 };
 
+/// Rule of LAMB.
 struct LambRule {
     using Options = LambOptions;
     static constexpr const char* name = "lamb_update";
@@ -35,6 +36,7 @@ struct LambRule {
     using Variants = std::integer_sequence<unsigned, 3>;
     static constexpr bool needs_norms = true;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T step_size;  ///< lr times the trust ratio

@@ -29,6 +29,7 @@ struct LarsOptions {
     void check() const;
 };
 
+/// Rule of LARS.
 struct LarsRule {
     using Options = LarsOptions;
     static constexpr const char* name = "lars_update";
@@ -36,6 +37,7 @@ struct LarsRule {
     using Variants = std::integer_sequence<unsigned, 0, 1>;
     static constexpr bool needs_norms = true;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T lr, momentum, dampening, weight_decay, trust;

@@ -26,12 +26,14 @@ struct NAdamOptions {
     void check() const;
 };
 
+/// Rule of NAdam.
 struct NAdamRule {
     using Options = NAdamOptions;
     static constexpr const char* name = "nadam_update";
     static constexpr std::array<std::string_view, 2> states{"exp_avg", "exp_avg_sq"};
     using Variants = std::integer_sequence<unsigned, 3>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T of_gradient, of_mean;  ///< lr times the weights of the gradient and of its moving average

@@ -22,12 +22,14 @@ struct RpropOptions {
     void check() const;
 };
 
+/// Rule of Rprop.
 struct RpropRule {
     using Options = RpropOptions;
     static constexpr const char* name = "rprop_update";
     static constexpr std::array<std::string_view, 2> states{"prev", "step_size"};
     using Variants = std::integer_sequence<unsigned, 3>;
 
+    /// Numbers of an update that all elements share.
     template <class T>
     struct Factors {
         T lr, less, more, smallest, largest;

@@ -141,6 +141,7 @@ struct TransformerDecoder {
     }
 };
 
+/// Options of Transformer.
 struct TransformerOptions {
     int num_encoder_layers = 6;
     int num_decoder_layers = 6;
