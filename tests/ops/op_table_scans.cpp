@@ -83,8 +83,10 @@ void add_sorting(Table& table) {
                                 [descending](const std::vector<double>& x) { return in_order(x, descending); });
             });
         add_function(
-            table, descending ? "torch.sort(a, 1, True, stable=True)[1]" : "torch.sort(a, 1, stable=True)[1]", {few},
-            [descending](const auto& in) { return argsort(in[0], 1, descending); },
+            table,
+            descending ? "torch.sort(a, dim=1, descending=True, stable=True)[1]"
+                       : "torch.sort(a, dim=1, stable=True)[1]",
+            {few}, [descending](const auto& in) { return argsort(in[0], 1, descending); },
             [descending](const std::vector<Array>& in) {
                 return by_lines(in[0], 1, 70,
                                 [descending](const std::vector<double>& x) { return positions(x, descending); });
