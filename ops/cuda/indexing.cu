@@ -33,7 +33,7 @@ struct IndexCheck {
         find.code = StatusCode::index_out_of_range;
     }
     std::size_t scratch_bytes() const { return plan.scratch_bytes<FindBadNumber>(); }
-    void enqueue(const Queue& queue, const KernelArgs& v, std::size_t index_input = 1) const {
+    void enqueue(const Queue& queue, const KernelArgs& v, int index_input = 1) const {
         find_bad_number(queue, "index_check", plan, find, v.input<std::int64_t>(index_input), v);
     }
 };
