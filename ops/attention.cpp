@@ -242,10 +242,12 @@ Tensor scaled_dot_product_attention(const Tensor& given_query, const Tensor& giv
         check_groups("key", key, query);
         check_groups("value", value, query);
         // The operation repeats groups itself if key and value have the same.
-        if (key.dims() == query.dims() && value.dims() == query.dims() && key.size(-3) == value.size(-3))
+        if (key.dims() == query.dims() && value.dims() == query.dims() && key.size(-3) == value.size(-3)) {
             call.heads = query.size(-3);
-        else
-            key = for_heads(key, query.size(-3)), value = for_heads(value, query.size(-3));
+        } else {
+            key = for_heads(key, query.size(-3));
+            value = for_heads(value, query.size(-3));
+        }
     }
     if (query.dims() < 2 || key.dims() < 2 || value.dims() < 2 || query.size(-1) != key.size(-1) ||
         key.size(-2) != value.size(-2))

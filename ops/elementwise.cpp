@@ -240,14 +240,15 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> m
     const ApiScope call("clamp");
     if (!min && !max) throw InvalidArgument("clamp: no limit; expected `min`, `max` or both");
     const bool whole = (!min || min->is_integer()) && (!max || max->is_integer());
-    if (whole && integers::is_one(x)) return integers::clamp(x, min, max);
+    if (whole && x.defined() && !is_floating(x.dtype()))
+        return integers::clamp(as_number(x, min ? *min : *max), min, max);
     constexpr double none = std::numeric_limits<double>::infinity();
     return unary(as_float(x), functor::Clamp{min ? min->value() : -none, max ? max->value() : none});
 }
 Tensor pow(const Tensor& x, Scalar exponent) {
     const ApiScope call("pow");
     const double power = exponent.value();
-    if (integers::is_one(x) && exponent.is_integer()) return integers::pow(x, static_cast<std::int64_t>(power));
+    if (stay_integers(x, exponent)) return integers::pow(as_number(x, exponent), static_cast<std::int64_t>(power));
     const Tensor base = as_float(x);
     // As in PyTorch, whose special values are those of the functions.
     if (power == 0.5) return sqrt(base);

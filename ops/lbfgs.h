@@ -53,7 +53,8 @@ public:
     template <class Model>
     explicit LBFGS(Model& model, const LbfgsOptions& options = {})
         : LBFGS(OptimizedParameters(parameters_to_optimize(model)), options) {}
-    LBFGS(OptimizedParameters parameters, const LbfgsOptions& options);
+    LBFGS(const LBFGS&) = delete;
+    LBFGS& operator=(const LBFGS&) = delete;
 
     /// Clears the gradients, as the closure does before it computes the loss.
     void zero_grad();
@@ -73,6 +74,8 @@ public:
     void load_state(const std::map<std::string, Tensor>& state);
 
 private:
+    LBFGS(OptimizedParameters parameters, const LbfgsOptions& options);
+
     struct State {
         std::int64_t iterations = 0, evaluations = 0;
         double step_length = 0, curvature = 1, loss = 0;  ///< curvature: the diagonal of the estimated inverse Hessian

@@ -72,9 +72,10 @@ PaddedSequence pack_padded_sequence(const Tensor& given, const Tensor& given_len
     const Tensor zeros = Tensor::zeros({positions + 1}, DType::i64, x.device());
     PaddedSequence rows;
     rows.lengths_ = lengths + index_select(zeros, 0, masked_fill(lengths, eq(lengths, 0), -1));
-    const Tensor last = rows.lengths_.unsqueeze(1);
-    for (std::int64_t t = 0; t < positions; ++t) rows.present_.push_back(last > t);
-    rows.mask_ = stack(rows.present_, 1);
+    const Tensor all = rows.lengths_.unsqueeze(1) >
+                       Tensor::arange(0, static_cast<double>(positions), 1, DType::i64, x.device()).unsqueeze(0);
+    for (std::int64_t t = 0; t < positions; ++t) rows.present_.push_back(all.slice(1, t, t + 1));
+    rows.mask_ = all.unsqueeze(2);
     rows.data_ = where(rows.mask_, x, 0);
     return rows;
 }

@@ -48,14 +48,15 @@ Engine::Engine(const std::vector<NamedTensor>& tensors, Devices devices, const E
     std::vector<DeviceInfo> infos;
     for (const Device device : this->devices()) infos.push_back(device_info(device));
     if (const std::string text = imbalance_warning(infos); !text.empty()) warn(text);
-    if (!logs(LogLevel::info)) return;
-    std::vector<std::string> names;
-    for (const Device device : this->devices()) names.push_back(device.str());
-    std::int64_t parameters = 0;
-    for (const ArenaLayout& arena : store()->parameters())
-        for (const ArenaSegment& segment : arena.segments) parameters += segment.tensor.numel();
-    write_log(LogLevel::info, fmt::format("rank {} of {}: devices {}, {} shards, {} parameters", rank(),
-                                          impl_->topology().ranks, fmt::join(names, ", "), shards(), parameters));
+    log_message(LogLevel::info, [&] {
+        std::vector<std::string> names;
+        for (const Device device : this->devices()) names.push_back(device.str());
+        std::int64_t parameters = 0;
+        for (const ArenaLayout& arena : store()->parameters())
+            for (const ArenaSegment& segment : arena.segments) parameters += segment.tensor.numel();
+        return fmt::format("rank {} of {}: devices {}, {} shards, {} parameters", rank(), impl_->topology().ranks,
+                           fmt::join(names, ", "), shards(), parameters);
+    });
 }
 
 Engine::~Engine() {
