@@ -54,7 +54,8 @@ inline Tensor operator+(Scalar a, const Tensor& b) { return b + a; }
 inline Tensor operator*(Scalar a, const Tensor& b) { return b * a; }
 
 // Functions of every element. Those whose values for integers are integers (neg, square, sign, abs, floor, ceil, round,
-// trunc, clamp, pow, relu) give integers for them; other mathematical functions convert integers and bool to f32.
+// trunc, clamp, pow, relu) give integers for them, and clamp and pow give i64 for bool. Other mathematical functions
+// convert integers and bool to f32.
 
 /// -x, e^x, and the natural logarithm.
 Tensor neg(const Tensor& x);

@@ -25,7 +25,7 @@
 //         template <class T>
 //         LOCKSTEP_HD_INLINE static Factors<T> factors(const Options&, std::int64_t updates,
 //                                                      const ParameterNorms& norms = {});
-//         /// The element of the vector whose norm is measured beside the parameter's. `state`: before the update.
+//         /// An element of the direction, whose norm is measured as well. `state`: before the update.
 //         template <class T>
 //         LOCKSTEP_HD_INLINE static T direction(const Factors<T>& factors, T gradient, T parameter, const T* state);
 #pragma once
