@@ -17,6 +17,8 @@ namespace {
 constexpr const char* calls_of_a_step[] = {"cudaStreamWaitEvent", "cudaEventRecord", "cudaMemcpyPeerAsync",
                                            "cudaMemcpyAsync", "cudaLaunchKernel"};
 
+constexpr int rows = 5;  // one for each shard: the number of calls does not depend on it
+
 struct Outcome {
     int thrown = 0, taken = 0;
 };
@@ -57,13 +59,13 @@ std::vector<std::vector<float>> values(Trained<test::Normed>& of) { return of.va
 }  // namespace
 
 TEST_CASE("a step with a failing call is applied completely or not at all", "[two_phases]") {
-    const Images images(8);
+    const Images images(rows);
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         for (const char* function : calls_of_a_step) {
             const EngineOptions options{.shards = 5, .reduction = reduction, .bucket_bytes = 20000};
             Trained<test::Normed> tried(gpus(3), options), twin(gpus(3), options);
             const auto step = [&](Trained<test::Normed>& on) {
-                on.step(images, 0, 8);
+                on.step(images, 0, rows);
                 on.model.synchronize();
             };
             const Outcome outcome = fail_each(function, tried, twin, step, values);
@@ -75,12 +77,12 @@ TEST_CASE("a step with a failing call is applied completely or not at all", "[tw
 }
 
 TEST_CASE("a step with a failing call while steps are logged: nothing is done twice", "[two_phases]") {
-    const Images images(8);
+    const Images images(rows);
     const EngineOptions options{.shards = 3, .bucket_bytes = 20000};
     Trained<test::Normed> tried(gpus(2), options), twin(gpus(2), options);
     for (Trained<test::Normed>* each : {&tried, &twin}) each->model.engine().log_steps(2);
     const auto step = [&](Trained<test::Normed>& on) {
-        on.step(images, 0, 8);
+        on.step(images, 0, rows);
         on.model.synchronize();
     };
     const Outcome outcome = fail_each("cudaEventRecord", tried, twin, step, values);
@@ -90,7 +92,7 @@ TEST_CASE("a step with a failing call while steps are logged: nothing is done tw
 }
 
 TEST_CASE("a manual step with a failing call: each part is applied completely or not at all", "[two_phases]") {
-    const Images images(8);
+    const Images images(rows);
     const auto gradients = [](Trained<test::Normed>& of) {
         auto all = of.values();
         for (const NamedTensor& named : named_tensors(of.model.module()))
@@ -107,7 +109,7 @@ TEST_CASE("a manual step with a failing call: each part is applied completely or
             on.model.synchronize();
         };
         const auto forward = [&](Trained<test::Normed>& on) {
-            loss = nll_loss(on.model(images.batch(0, 8)), images.targets(0, 8).to(Device::cuda(0))).value();
+            loss = nll_loss(on.model(images.batch(0, rows)), images.targets(0, rows).to(Device::cuda(0))).value();
             on.model.synchronize();
         };
         for (Trained<test::Normed>* each : {&tried, &twin})
