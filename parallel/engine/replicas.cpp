@@ -46,24 +46,40 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
         Stream& stream = parts_.topology.commit(d);
         stream.wait(Stream::of(parts_.topology.devices[d]));  // new state is zeroed on that stream
         SentSettings& sent = sent_settings_.emplace_back(parts_.topology.devices[d]);
-        for (std::size_t a = 0; a < state.rows.size(); ++a) {
-            const std::vector<std::byte> fresh = optimizer.rows(static_cast<int>(a));
-            const auto staged = Buffer::allocate(stream, fresh.size(), "settings");
-            const auto pinned = Buffer::allocate_pinned(fresh.size());
-            std::memcpy(pinned->data(), fresh.data(), fresh.size());
-            stream.copy(staged->data(), parts_.topology.devices[d], pinned->data(), Device::host(), fresh.size());
-            pinned->used_on(stream);
-            const TensorMeta rows = bytes_meta(fresh.size());
-            Emitter(parts_.topology, parts_.memory, sent.schedule)
-                .run_flat(stream, d, make_operation(StoreRows{optimizer.row_bytes()}), {{rows}, {fixed(staged)}},
-                          {{rows}, {fixed(state.rows[a])}});
+        try {
+            send_settings(optimizer, state, d, sent);
+        } catch (...) {
+            const std::exception_ptr first = std::current_exception();
+            try {
+                stream.synchronize();  // it may read what `sent` holds
+            } catch (...) {            // idle because the device is lost; the first error reports it
+            }
+            sent_settings_.pop_back();
+            std::rethrow_exception(first);
         }
-        sent.instance = std::make_unique<Instance>(sent.schedule, std::vector<std::shared_ptr<Buffer>>());
-        sent.instance->enqueue(sent.schedule, 0, sent.schedule.size(), Phase::commit);
-        stream.record(sent.done);
         state.settings_version = optimizer.settings_version();
         state.trainable_version = flags;
     }
+}
+
+void ReplicaKeeper::send_settings(const Optimizer& optimizer, OptimizerState& state, DeviceIndex d,
+                                  SentSettings& sent) {
+    Stream& stream = parts_.topology.commit(d);
+    for (std::size_t a = 0; a < state.rows.size(); ++a) {
+        const std::vector<std::byte> fresh = optimizer.rows(static_cast<int>(a));
+        const auto staged = Buffer::allocate(stream, fresh.size(), "settings");
+        // Without `used_on`, with which its destructor would wait for all later work of the stream.
+        const auto& pinned = sent.pinned.emplace_back(Buffer::allocate_pinned(fresh.size()));
+        std::memcpy(pinned->data(), fresh.data(), fresh.size());
+        stream.copy(staged->data(), parts_.topology.devices[d], pinned->data(), Device::host(), fresh.size());
+        const TensorMeta rows = bytes_meta(fresh.size());
+        Emitter(parts_.topology, parts_.memory, sent.schedule)
+            .run_flat(stream, d, make_operation(StoreRows{optimizer.row_bytes()}), {{rows}, {fixed(staged)}},
+                      {{rows}, {fixed(state.rows[a])}});
+    }
+    sent.instance = std::make_unique<Instance>(sent.schedule, std::vector<std::shared_ptr<Buffer>>());
+    sent.instance->enqueue(sent.schedule, 0, sent.schedule.size(), Phase::commit);
+    stream.record(sent.done);
 }
 
 void ReplicaKeeper::hand_back() {

@@ -41,9 +41,12 @@ private:
     struct SentSettings {
         explicit SentSettings(Device device) : done(device) {}
         Schedule schedule;
+        std::vector<std::shared_ptr<Buffer>> pinned;
         std::unique_ptr<Instance> instance;
         Event done;
     };
+    /// Enqueues the copies of one device's settings.
+    void send_settings(const Optimizer& optimizer, OptimizerState& state, DeviceIndex d, SentSettings& sent);
 
     EngineParts& parts_;
     std::uint64_t version_ = ~std::uint64_t{0};

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <thread>
+#include <vector>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/memory.h"
@@ -14,6 +15,7 @@
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 namespace ls = lockstep;
 using namespace lockstep::test;
@@ -323,6 +325,32 @@ TEST_CASE("a kernel that throws in any microbatch leaves the model unchanged") {
             hook = [](int) {};
             t.good_steps(2);
         }
+}
+
+TEST_CASE("a changed learning rate is enqueued without waiting for the step before it") {
+    ls::manual_seed(26);
+    Twins t;
+    t.good_steps(2);
+    Gate leave;
+    kernel_hook().forward = [&](int) { leave.pass(); };
+    std::vector<ls::StepLoss> losses;
+    std::atomic<bool> enqueued{false};
+    std::thread user([&] {
+        losses.push_back(t.step(t.batch.images, t.batch.labels));
+        t.sgd.set_lr(0.02);
+        losses.push_back(t.step(t.batch.images, t.batch.labels));
+        enqueued = true;
+    });
+    const bool at_once = comes_true([&] { return enqueued.load(); });
+    leave.open();
+    user.join();
+    CHECK(at_once);
+    kernel_hook() = {};
+    REQUIRE(losses.size() == 2);
+    CHECK(losses[0].item() == t.twin.step(t.twin_sgd, t.batch.images, t.batch.labels, ls::nll_loss).item());
+    t.twin_sgd.set_lr(0.02);
+    CHECK(losses[1].item() == t.twin.step(t.twin_sgd, t.batch.images, t.batch.labels, ls::nll_loss).item());
+    t.good_steps(1);
 }
 
 TEST_CASE("out of memory on one device leaves the model unchanged and usable") {
