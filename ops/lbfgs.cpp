@@ -58,6 +58,7 @@ void LbfgsOptions::check() const {
 LBFGS::LBFGS(OptimizedParameters parameters, const LbfgsOptions& options)
     : store_(std::move(parameters.store)), part_(std::move(parameters.part)), options_(options) {
     options.check();
+    const OneThreadAtATime::Use use(store_->one_thread(), "LBFGS constructor");
     const std::vector<Tensor> all = this->parameters();
     for (const Tensor& parameter : all)
         if (parameter.dtype() != all[0].dtype() || !(parameter.device() == all[0].device()))
@@ -68,6 +69,7 @@ LBFGS::LBFGS(OptimizedParameters parameters, const LbfgsOptions& options)
 }
 
 void LBFGS::set_options(const LbfgsOptions& options) {
+    const OneThreadAtATime::Use use(store_->one_thread(), "LBFGS: set_options");
     options.check();
     options_ = options;
 }
@@ -83,7 +85,13 @@ std::vector<Tensor> LBFGS::parameters() const {
     return found;
 }
 
+std::int64_t LBFGS::evaluations() const {
+    const OneThreadAtATime::Use use(store_->one_thread(), "LBFGS: evaluations");
+    return state_.evaluations;
+}
+
 void LBFGS::zero_grad() {
+    const OneThreadAtATime::Use use(store_->one_thread(), "LBFGS: zero_grad");
     store_->require_members("LBFGS: zero_grad");
     for (const Tensor& parameter : parameters()) parameter.set_grad(Tensor());
 }
@@ -121,6 +129,7 @@ LBFGS::Point LBFGS::evaluate(const std::function<Tensor()>& closure) {
 }
 
 double LBFGS::step(const std::function<Tensor()>& closure) {
+    const OneThreadAtATime::Use use(store_->one_thread(), "LBFGS: step");
     store_->require_members("LBFGS: step");
     const Tensor before = flat_parameters();
     State next = state_;
@@ -286,6 +295,7 @@ LBFGS::Found LBFGS::search(const std::function<Tensor()>& closure, const Point& 
 }
 
 std::map<std::string, Tensor> LBFGS::state() const {
+    const OneThreadAtATime::Use use(store_->one_thread(), "LBFGS: state");
     std::map<std::string, Tensor> all;
     const auto numbers = [](const std::vector<double>& values) { return Tensor::from(values, {std::ssize(values)}); };
     all["numbers"] = numbers({static_cast<double>(state_.iterations), static_cast<double>(state_.evaluations),
@@ -303,6 +313,7 @@ std::map<std::string, Tensor> LBFGS::state() const {
 }
 
 void LBFGS::load_state(const std::map<std::string, Tensor>& state) {
+    const OneThreadAtATime::Use use(store_->one_thread(), "LBFGS: load_state");
     const Tensor like = flat_parameters();
     const auto tensor = [&](const std::string& name, const Shape& shape, DType dtype) {
         const auto found = state.find(name);

@@ -45,7 +45,8 @@ struct LbfgsOptions {
 ///
 /// All parameters are one group; they have one dtype and are on one device (of a wrapper: device 0). Parameters without
 /// a gradient do not change. On several ranks, every rank makes the same calls with the same gradients, as
-/// DistributedDataParallel reduces them, and the closure must return the same loss on all of them.
+/// DistributedDataParallel reduces them, and the closure must return the same loss on all of them. It belongs to its
+/// model like other optimizers: calls throw InvalidArgument while another thread is inside a call of either.
 class LBFGS {
 public:
     /// `model`: a wrapper, a plain module, or a part of one. Throws InvalidArgument for options that are not allowed,
@@ -66,7 +67,7 @@ public:
     /// Throws InvalidArgument for options that are not allowed.
     void set_options(const LbfgsOptions& options);
     /// Calls of the closure since the beginning.
-    std::int64_t evaluations() const { return state_.evaluations; }
+    std::int64_t evaluations() const;
 
     /// All that later steps depend on, as tensors on the host.
     std::map<std::string, Tensor> state() const;

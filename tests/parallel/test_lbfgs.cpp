@@ -1,7 +1,11 @@
 // LBFGS: losses and parameters of PyTorch 2.6 in f64, equal bits on any number of devices, parts, errors and its state.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
@@ -14,6 +18,7 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/waiting.h"
 
 using namespace lockstep;
 
@@ -262,4 +267,44 @@ TEST_CASE("options and parameters that LBFGS does not allow are refused by name"
         return loss;
     }) == 0);
     CHECK(minimum.x->to_vector<double>() == Doubles{1, 1});
+}
+
+TEST_CASE("LBFGS throws in one thread while another is inside its step, of a wrapper and of a plain module") {
+    const auto check = [](auto& model, const Parameter& weight) {
+        LBFGS lbfgs(model, {.max_iter = 2});
+        const auto state = lbfgs.state();
+        test::Gate entered, leave;
+        std::thread user([&] {
+            (void)lbfgs.step([&] {
+                entered.open();
+                leave.pass();
+                lbfgs.zero_grad();  // calls of this thread are allowed
+                Tensor loss = cross_entropy(model.forward(samples(DType::f32)), classes());
+                loss.backward();
+                return loss;
+            });
+        });
+        entered.pass();
+        const std::pair<const char*, std::function<void()>> calls[] = {
+            {"LBFGS: step", [&] { (void)lbfgs.step([]() -> Tensor { throw std::runtime_error("called"); }); }},
+            {"LBFGS: zero_grad", [&] { lbfgs.zero_grad(); }},
+            {"LBFGS: set_options", [&] { lbfgs.set_options({}); }},
+            {"LBFGS: evaluations", [&] { (void)lbfgs.evaluations(); }},
+            {"LBFGS: state", [&] { (void)lbfgs.state(); }},
+            {"LBFGS: load_state", [&] { lbfgs.load_state(state); }},
+            {"LBFGS constructor", [&] { const LBFGS other(model); }},
+        };
+        for (const auto& [name, call] : calls)
+            CHECK(test::message_of<InvalidArgument>(call).starts_with(std::string(name) +
+                                                                      ": this model is used by another thread"));
+        leave.open();
+        user.join();
+        CHECK(lbfgs.evaluations() == 2);
+        CHECK(lbfgs.options().max_iter == 2);
+        CHECK(weight->to_vector<float>() != start(DType::f32).fc.weight->to_vector<float>());
+    };
+    Classifier net = start(DType::f32);
+    check(net, net.fc.weight);
+    DataParallel<Classifier> model(start(DType::f32), {Device::cpu(0), Device::cpu(1)});
+    check(model, model->fc.weight);
 }
