@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "lockstep/ops/layers.h"
 #include "lockstep/parallel/loader.h"
+#include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/ranks.h"
 #include "lockstep/tests/fixtures/two_wrappers.h"
@@ -77,6 +79,24 @@ TEST_CASE("two wrappers whose steps two ranks begin in opposite orders") {
                   return train_two_wrappers(group, *second);
               }) == "");
     }
+}
+
+TEST_CASE("two wrappers on one device, whose steps two ranks begin in opposite orders, get an error and do not hang") {
+    // The device's streams run both in order: each wrapper waits for the other one, on the other rank.
+    const TemporaryDirectory place;
+    ForkedRanks ranks(2, [&](int rank) {
+        ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
+        ProcessGroup group(group_options("shm", place, rank, 2, std::chrono::seconds(3)));
+        const std::unique_ptr<ProcessGroup> other = group.duplicate();
+        try {
+            RankTraining first(0, group, Device::cpu(0)), second(1, *other, Device::cpu(0));
+            rank == 0 ? train_in_order(first, second) : train_in_order(second, first);
+        } catch (const CommunicationError&) {
+            return Lines();
+        }
+        return Lines{"no error"};
+    });
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("two wrappers fed by loaders, whose steps two ranks begin in opposite orders") {
