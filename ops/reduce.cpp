@@ -70,7 +70,10 @@ Tensor mean(const Tensor& given, const Dims& dims, bool keepdim) {
     std::int64_t count = 1;
     for (int i = 0; i < x.dims(); ++i)
         if (bits >> i & 1u) count *= x.size(i);
-    return sum_bits(x, bits, keepdim) * (1.0 / static_cast<double>(count));
+    const double share = 1.0 / static_cast<double>(count);
+    // The sum may exceed the largest number of f16, which the mean does not.
+    if (x.dtype() == DType::f16) return (sum_bits(widened(x), bits, keepdim) * share).to(x.dtype());
+    return sum_bits(x, bits, keepdim) * share;
 }
 
 Tensor argmax(const Tensor& given, std::optional<int> dim, bool keepdim) {

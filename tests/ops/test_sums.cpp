@@ -86,3 +86,19 @@ TEST_CASE("sums of integers and bool are i64 and exact") {
         CHECK(sum(Tensor::full({}, 7, DType::i32, device)).dtype() == DType::i64);
     }
 }
+
+TEST_CASE("means of f16 are finite if their sums exceed the largest number of f16") {
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        const Tensor many = Tensor::full({70000}, 2, DType::f16, device).requires_grad_();
+        const Tensor of_many = mean(many);
+        CHECK(of_many.dtype() == DType::f16);
+        CHECK(of_many.item() == 2);
+        of_many.backward();
+        // 1 / 70000 is a subnormal number of f16, a multiple of 2^-24.
+        CHECK(error(many.grad().to(DType::f32), std::round(0x1p24 / 70000) * 0x1p-24) == 0);
+        const Tensor large = Tensor::full({2, 3, 4}, 40000, DType::f16, device);
+        CHECK(mean(large, {1}).to(DType::f32).to_vector<float>() == std::vector<float>(8, 40000));
+        CHECK(mean(large, {0, 2}, true).to(DType::f32).to_vector<float>() == std::vector<float>(3, 40000));
+        CHECK(mean(large, {0, 2}, true).shape() == Shape({1, 3, 1}));
+    }
+}
