@@ -71,7 +71,7 @@ Tensor mean(const Tensor& given, const Dims& dims, bool keepdim) {
     for (int i = 0; i < x.dims(); ++i)
         if (bits >> i & 1u) count *= x.size(i);
     const double share = 1.0 / static_cast<double>(count);
-    // The sum may exceed the largest number of f16, which the mean does not.
+    // The sum may exceed the largest number of f16 even if the mean is small.
     if (x.dtype() == DType::f16) return (sum_bits(widened(x), bits, keepdim) * share).to(x.dtype());
     return sum_bits(x, bits, keepdim) * share;
 }
