@@ -1,7 +1,11 @@
 // Writing to the members of a model that a wrapper or an optimizer holds: values are written; the next call refuses a
 // change of structure and names the member.
 #include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/lockstep.h"
@@ -94,6 +98,51 @@ void check_refusal(const std::string& name, const std::string& what, const std::
     says("clip_grad", [&] { clip_grad_norm_(model, {.max_norm = 1}); });
     says("clip_grad_norm_", [&] { clip_grad_norm_(sgd, {.max_norm = 1}); });
     CHECK(!std::filesystem::exists(path));
+}
+
+/// Members that may be absent or of another type.
+struct Owner {
+    std::optional<Linear> maybe{Linear(2, 2)}, later;
+    std::unique_ptr<Linear> own = std::make_unique<Linear>(2, 2), absent;
+    std::vector<AnyModule> any{Linear(2, 2), ReLU()};
+    std::variant<Linear, LayerNorm> either{Linear(2, 2)};
+    Linear last{2, 1};
+    LOCKSTEP_MEMBERS(maybe, later, own, absent, any, either, last)
+    Tensor forward(const Tensor& x) {
+        Tensor hidden = maybe ? (*maybe)(x) : x;
+        if (later) hidden = (*later)(hidden);
+        if (own) hidden = (*own)(hidden);
+        if (absent) hidden = (*absent)(hidden);
+        for (AnyModule& layer : any) hidden = layer(hidden);
+        return last(std::visit([&](auto& layer) { return layer(hidden); }, either));
+    }
+};
+
+struct OwnerChange {
+    std::string name, what;  ///< the first changed member, and its change; "": only values or names change
+    bool loses;              ///< a parameter ends
+    std::function<void(Owner&)> change;
+};
+
+std::vector<OwnerChange> owner_changes() {
+    return {
+        {"maybe.weight", "removed", true, [](Owner& net) { net.maybe.reset(); }},
+        {"maybe.weight", "", true, [](Owner& net) { net.maybe.emplace(2, 2); }},
+        {"maybe.weight", "replaced", true, [](Owner& net) { net.maybe = Linear(3, 2); }},
+        {"maybe.weight", "moved from", true, [](Owner& net) { const Linear taken = std::move(*net.maybe); }},
+        {"maybe.weight", "replaced", false, [](Owner& net) { std::swap(*net.maybe, *net.own); }},
+        {"later.weight", "added", false, [](Owner& net) { net.later = Linear(2, 2); }},
+        {"own.weight", "removed", true, [](Owner& net) { net.own.reset(); }},
+        {"own.weight", "replaced", true, [](Owner& net) { *net.own = Linear(2, 3); }},
+        {"own.weight", "", false, [](Owner& net) { net.absent = std::move(net.own); }},
+        {"absent.weight", "added", false, [](Owner& net) { net.absent = std::make_unique<Linear>(2, 2); }},
+        {"any.0.weight", "removed", true, [](Owner& net) { net.any[0] = Tanh(); }},
+        {"any.0.weight", "replaced", true, [](Owner& net) { net.any[0] = Linear(2, 3); }},
+        {"any.0.weight", "", false, [](Owner& net) { std::swap(net.any[0], net.any[1]); }},
+        {"any.1.weight", "added", false, [](Owner& net) { net.any[1] = Linear(2, 2); }},
+        {"any.2.weight", "added", false, [](Owner& net) { net.any.emplace_back(Linear(2, 2)); }},
+        {"either.weight", "replaced", true, [](Owner& net) { net.either = LayerNorm(2); }},
+    };
 }
 
 }  // namespace
@@ -263,4 +312,45 @@ TEST_CASE("ties survive assignment") {
     CHECK_THROWS_AS(model->a.weight.rebind(Tensor::zeros({2, 2})), InvalidArgument);
     model.step(sgd, x(), y(), loss_of);
     model.synchronize();
+}
+
+TEST_CASE(
+    "members in std::optional, std::unique_ptr, std::variant and AnyModule of a wrapper that change are refused") {
+    for (const OwnerChange& one : owner_changes()) {
+        INFO(one.name << " " << one.what);
+        DataParallel model(Owner{}, cpus(2));
+        SGD sgd(model, {.lr = 0.1});
+        model.step(sgd, x(), y(), loss_of);
+        one.change(*model);
+        if (one.what.empty()) {
+            const auto before = values(*model);
+            train(model, sgd, 1);
+            CHECK(values(*model) != before);
+            model.engine().verify_replicas();
+            continue;
+        }
+        for (const auto& call : std::vector<std::function<void()>>{[&] { model.step(sgd, x(), y(), loss_of); },
+                                                                   [&] { model.forward(x()); }, [&] { sgd.step(); }})
+            CHECK(contains(message_of<InvalidArgument>(call),
+                           ": " + one.name + " was " + one.what + " after the model was wrapped"));
+    }
+}
+
+TEST_CASE("members of a plain module that end are refused by its optimizer, which names them") {
+    for (const OwnerChange& one : owner_changes()) {
+        INFO(one.name << " " << one.what);
+        Owner net;
+        SGD sgd(net, {.lr = 0.1});
+        one.change(net);
+        if (one.loses) {
+            const std::string gone = one.name + " is no longer part of the model";
+            CHECK(contains(message_of<InvalidArgument>([&] { sgd.step(); }), gone));
+            CHECK(contains(message_of<InvalidArgument>([&] { sgd.zero_grad(); }), gone));
+            continue;
+        }
+        // Its parameters only have other places, or there is one that the optimizer never had.
+        const auto before = values(net);
+        CHECK_NOTHROW(sgd.zero_grad());
+        CHECK(values(net) == before);
+    }
 }
