@@ -12,6 +12,7 @@
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/api_scope.h"
+#include "lockstep/runtime/internal/checkpointed_call.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
@@ -75,30 +76,41 @@ SavedTensor::SavedTensor(const Tensor& tensor, const char* operation, Role role)
       version_(tensor.defined() ? tensor.version() : 0),
       operation_(operation),
       role_(role) {
-    if (!tensor.defined() || !tensor.requires_grad()) return;
+    if (!tensor.defined()) return;
+    if ((in_part_ = detail::CheckpointedCall::save(tensor))) tensor_ = {};
+    if (!tensor.requires_grad()) return;
     producer_ = tensor.impl()->node.get();
     output_ = tensor.impl()->output_index;
     if (!producer_) leaf_ = tensor.impl().get();
 }
 
 Tensor SavedTensor::get() const {
-    if (tensor_.defined() && tensor_.version() != version_)
+    std::uint64_t version = version_;
+    const Tensor& tensor = in_part_ ? in_part_->value(version) : tensor_;
+    if (tensor.defined() && tensor.version() != version)
         throw InvalidArgument(
             fmt::format("backward of {}: a tensor of shape {} that it needs was modified in place after forward "
                         "(version {}, saved at {}); expected it unchanged, or clone() before the write",
-                        operation_, tensor_.shape().str(), tensor_.version(), version_));
-    if (!differentiated || !recording || !tensor_.defined()) return tensor_;
-    if (role_ == Role::output) return with_history(tensor_, *differentiated, 0);
-    if (!leaf_ && !producer_) return tensor_;
+                        operation_, tensor.shape().str(), tensor.version(), version));
+    if (!differentiated || !recording || !tensor.defined()) return tensor;
+    if (role_ == Role::output) return with_history(tensor, *differentiated, 0);
+    if (!leaf_ && !producer_) return tensor;
     for (const AutogradNode::Edge& edge : (*differentiated)->inputs) {
         if (leaf_ && edge.leaf.defined() && edge.leaf.impl().get() == leaf_) return edge.leaf;
         if (producer_ && edge.node.get() == producer_ && edge.output == output_)
-            return with_history(tensor_, edge.node, output_);
+            return with_history(tensor, edge.node, output_);
     }
     throw InvalidArgument(
         fmt::format("backward of {}: a tensor of shape {} that it saved is not one of its inputs; expected inputs of "
                     "the node in composed backward functions",
-                    operation_, tensor_.shape().str()));
+                    operation_, tensor.shape().str()));
+}
+
+ForwardAgain::ForwardAgain()
+    : recording_(std::exchange(recording, true)), differentiated_(std::exchange(differentiated, nullptr)) {}
+ForwardAgain::~ForwardAgain() {
+    recording = recording_;
+    differentiated = differentiated_;
 }
 
 bool needs_autograd(TensorList inputs) {

@@ -33,7 +33,12 @@ bool grad_enabled();
 
 struct AutogradNode;
 
-/// A tensor saved for backward. Reading it after another write to its storage throws InvalidArgument.
+namespace detail {
+class SavedInPart;
+}
+
+/// A tensor saved for backward. Reading it after another write to its storage throws InvalidArgument. Inside a
+/// checkpointed part (checkpointed.h) it is not kept, and reading it runs the part again.
 class SavedTensor {
 public:
     /// The tensor's part in the operation.
@@ -46,6 +51,7 @@ public:
 
 private:
     Tensor tensor_;
+    std::shared_ptr<detail::SavedInPart> in_part_;  ///< instead of `tensor_`
     std::uint64_t version_ = 0;
     const char* operation_ = "";
     Role role_ = Role::input;

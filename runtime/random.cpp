@@ -60,6 +60,16 @@ HostRandomScope::~HostRandomScope() {
     generator().position = position_;
 }
 
+std::uint64_t host_random_position() {
+    const std::scoped_lock lock(generator().mutex);
+    return generator().position;
+}
+
+void set_host_random_position(std::uint64_t position) {
+    const std::scoped_lock lock(generator().mutex);
+    generator().position = position;
+}
+
 void host_uniform(float* out, std::int64_t count, float low, float high) {
     StepCounters state;
     const std::uint64_t start = advance(count, state);

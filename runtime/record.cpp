@@ -14,6 +14,7 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/api_scope.h"
+#include "lockstep/runtime/internal/checkpointed_call.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/internal/eager.h"
@@ -322,6 +323,11 @@ void apply_to(std::shared_ptr<const Operation> operation, TensorList inputs, Lis
               std::span<Tensor> results) {
     Trace* trace = Trace::current();
     check_places(*operation, inputs, outputs, trace);
+    const bool in_part = detail::CheckpointedCall::runs();
+    if (in_part && detail::CheckpointedCall::omits(inputs, outputs)) {
+        for (std::size_t i = 0; i < outputs.size(); ++i) results[i] = outputs[i].target;
+        return;
+    }
     const Device device = trace ? trace->prototype() : common_device(*operation, inputs, outputs);
     KernelRequest request;
     request.device = device;
@@ -346,7 +352,11 @@ void apply_to(std::shared_ptr<const Operation> operation, TensorList inputs, Lis
     if (trace) asked = std::make_shared<const KernelRequest>(request);
     std::shared_ptr<const Kernel> kernel = KernelTable::of(device.kind()).make(*operation, request);
     std::uint32_t ordinal = 0;
-    if (operation->is_random()) ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
+    if (operation->is_random()) {
+        const std::optional<std::uint32_t> repeated = detail::CheckpointedCall::repeated_ordinal();
+        ordinal = repeated ? *repeated : trace ? trace->next_ordinal() : eager_state::next_ordinal();
+        if (in_part) detail::CheckpointedCall::note_ordinal(ordinal);
+    }
     recycled::Vector<Tensor> given;  // the inputs in the layouts of the kernel
     given.reserve(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) given.push_back(converted(inputs[i], request.in[i]));
@@ -376,6 +386,7 @@ void apply_to(std::shared_ptr<const Operation> operation, TensorList inputs, Lis
         record.call = ApiScope::name();
         record.kernel = std::move(kernel);
         record.ordinal = ordinal;
+        record.repeated = in_part && detail::CheckpointedCall::repeats();
         record.in.reserve(inputs.size());
         record.out.reserve(outputs.size());
         for (const Tensor& input : given) record.in.push_back(traced_operand(input, meta_of(input)));

@@ -187,6 +187,7 @@ struct Record {
     std::vector<Operand> in, out;
     std::uint32_t ordinal = 0;   ///< ordinal of a random operation
     const char* call = nullptr;  ///< public function that issued it, for messages; may be null
+    bool repeated = false;       ///< belongs to the second run of a checkpointed part (checkpointed.h)
     /// In a trace: the request for the kernel, to create it for devices of other hardware.
     std::shared_ptr<const KernelRequest> asked = nullptr;
 };

@@ -8,6 +8,9 @@
 
 namespace lockstep {
 
+/// Removes records of the second runs of checkpointed parts that nothing reads, such as their results.
+void remove_unread_repeats(ShardProgram& program);
+
 /// Makes each conversion between dtypes or layouts once in forward and once in backward, those of the program's inputs
 /// once in all. (Between the two, other copies would occupy memory.)
 void share_conversions(ShardProgram& program);

@@ -413,6 +413,7 @@ ShardProgram trace_shard(const ProgramRequest& request, const TracedRows& rows, 
             program.squares = operand_of(squares_over_shards(tracer.squares(), rows.of_shard, half.scale));
     }
     program.records = std::move(trace.records());
+    remove_unread_repeats(program);
     share_conversions(program);
     fuse_neighbours(program);
     // In a manual step, backward must read the casts of this forward, even if another forward runs in between.

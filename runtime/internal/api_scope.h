@@ -1,6 +1,7 @@
 // Public function that the caller's program has called, for messages, however many functions it calls itself.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,8 @@ public:
     explicit ApiScope(const char* name) : outer_(current_) {
         if (!outer_) current_ = name;
     }
+    /// Suspends the enclosing scopes.
+    explicit ApiScope(std::nullptr_t) : outer_(current_) { current_ = nullptr; }
     ~ApiScope() { current_ = outer_; }
     ApiScope(const ApiScope&) = delete;
     ApiScope& operator=(const ApiScope&) = delete;

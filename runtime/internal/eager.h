@@ -42,6 +42,9 @@ public:
 private:
     std::uint64_t position_;
 };
+/// Position in the sequence of numbers since `manual_seed`.
+std::uint64_t host_random_position();
+void set_host_random_position(std::uint64_t position);
 
 // Errors that kernels of eager calls find in their data, such as a target out of range. They are known once the device
 // has run the kernel; the first read of a dependent tensor throws them.

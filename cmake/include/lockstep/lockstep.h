@@ -60,6 +60,7 @@
 #include "lockstep/parallel/step_trace.h"
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/checkpointed.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/external_memory.h"
