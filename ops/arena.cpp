@@ -237,12 +237,8 @@ void ParameterStore::refuse_members(const char* function, const std::vector<Name
 void ParameterStore::ensure_gradients(DeviceIndex device) {
     Replica& replica = at(replicas_, device);
     for (std::size_t a = 0; a < parameters_.size(); ++a)
-        if (!replica.gradients[a]) {
-            Stream& stream = Stream::of(replica.parameters[a]->device());
-            auto gradients = Buffer::allocate(stream, parameters_[a].bytes(), "gradients");
-            stream.fill(gradients->data(), 0, parameters_[a].bytes());
-            replica.gradients[a] = std::move(gradients);
-        }
+        if (!replica.gradients[a])
+            replica.gradients[a] = Buffer::zeroed(replica.parameters[a]->device(), parameters_[a].bytes(), "gradients");
 }
 
 const std::string& ParameterStore::trainable_flags() const {

@@ -83,7 +83,7 @@ public:
     std::vector<Replica>& replicas() { return replicas_; }
     const std::vector<Replica>& replicas() const { return replicas_; }
     Device home() const { return replicas_.front().device; }
-    /// Creates the gradient arena of a replica if it does not exist; contents are undefined.
+    /// Creates the gradient arena of a replica if it does not exist. All streams may then write it.
     void ensure_gradients(DeviceIndex device);
 
     const ArenaSegment& segment(ParameterId parameter) const {
