@@ -345,6 +345,7 @@ TEST_CASE("a changed learning rate is enqueued without waiting for the step befo
     leave.open();
     user.join();
     CHECK(at_once);
+    t.model.synchronize();  // kernels have read the hook
     kernel_hook() = {};
     REQUIRE(losses.size() == 2);
     CHECK(losses[0].item() == t.twin.step(t.twin_sgd, t.batch.images, t.batch.labels, ls::nll_loss).item());
