@@ -143,8 +143,7 @@ int main(int argc, char** argv) {
         const Epoch epoch = first_epoch(938);
         std::printf(
             "\nan epoch of 938 steps, perceptron 784-256-256-10, batch 64: %.0f ms, of which %.2f ms (%.3f %%) to "
-            "trace "
-            "%d steps again\n",
+            "trace %d steps again\n",
             epoch.whole, epoch.traced_again, 100 * epoch.traced_again / epoch.whole, epoch.times);
         return 0;
     } catch (const std::exception& error) {

@@ -46,11 +46,8 @@ void require_one_device(const std::vector<NamedTensor>& tensors) {
 std::vector<std::shared_ptr<Buffer>> arenas_on(std::optional<Device> device, const std::vector<ArenaLayout>& layouts,
                                                std::string_view tag) {
     std::vector<std::shared_ptr<Buffer>> arenas;
-    for (const ArenaLayout& layout : layouts) {
-        Stream& stream = Stream::of(device.value_or(device_of(layout)));
-        arenas.push_back(Buffer::allocate(stream, layout.bytes(), tag));
-        stream.fill(arenas.back()->data(), 0, arenas.back()->bytes());
-    }
+    for (const ArenaLayout& layout : layouts)
+        arenas.push_back(Buffer::zeroed(device.value_or(device_of(layout)), layout.bytes(), tag));
     return arenas;
 }
 

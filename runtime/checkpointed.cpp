@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/api_scope.h"
@@ -9,6 +11,16 @@
 #include "lockstep/runtime/internal/eager.h"
 
 namespace lockstep::detail {
+
+namespace {
+
+/// `what`: the calls of the first run, and those of the second one.
+InvalidArgument runs_differ(const std::string& what) {
+    return InvalidArgument(fmt::format(
+        "checkpointed: the part {} when it ran again; expected a part that makes the same calls in both runs", what));
+}
+
+}  // namespace
 
 thread_local CheckpointedCall::Run* CheckpointedCall::innermost = nullptr;
 
@@ -64,8 +76,7 @@ void CheckpointedCall::repeat() {
     if (first_)
         throw InvalidArgument(
             "checkpointed: the part calls backward() or grad() on functions that it contains; expected these calls "
-            "outside "
-            "of the part");
+            "outside of the part");
     const auto alive = shared_from_this();
     std::vector<Tensor> given;
     {
@@ -79,10 +90,7 @@ void CheckpointedCall::repeat() {
     const Again run(*this);
     again_(given);
     if (next_saved_ != saved_.size())
-        throw InvalidArgument(
-            fmt::format("checkpointed: the part saved {} tensors for backward, and {} when it ran again; expected a "
-                        "part that makes the same calls in both runs",
-                        saved_.size(), next_saved_));
+        throw runs_differ(fmt::format("saved {} tensors for backward, and {}", saved_.size(), next_saved_));
 }
 
 bool CheckpointedCall::repeats() {
@@ -134,10 +142,7 @@ std::optional<std::uint32_t> CheckpointedCall::repeated_ordinal() {
         if (!run->again) continue;
         CheckpointedCall& call = *run->call;
         if (call.next_ordinal_ == call.ordinals_.size())
-            throw InvalidArgument(
-                fmt::format("checkpointed: the part drew random numbers in {} calls, and in more when it ran again; "
-                            "expected a part that makes the same calls in both runs",
-                            call.ordinals_.size()));
+            throw runs_differ(fmt::format("drew random numbers in {} calls, and in more", call.ordinals_.size()));
         return call.ordinals_[call.next_ordinal_++];
     }
     return std::nullopt;
@@ -169,17 +174,12 @@ std::shared_ptr<SavedInPart> CheckpointedCall::save_first(const Tensor& tensor) 
 
 void CheckpointedCall::save_again(const Tensor& tensor) {
     if (next_saved_ == saved_.size())
-        throw InvalidArgument(
-            fmt::format("checkpointed: the part saved {} tensors for backward, and more when it ran again; expected a "
-                        "part that makes the same calls in both runs",
-                        saved_.size()));
+        throw runs_differ(fmt::format("saved {} tensors for backward, and more", saved_.size()));
     const std::shared_ptr<SavedInPart> saved = saved_[next_saved_++].lock();
     if (!saved) return;  // no function needs it any more
     if (!(saved->shape_ == tensor.shape()) || saved->dtype_ != tensor.dtype())
-        throw InvalidArgument(
-            fmt::format("checkpointed: the part saved {} {} for backward, and {} {} when it ran again; expected a part "
-                        "that makes the same calls in both runs",
-                        name_of(saved->dtype_), saved->shape_.str(), name_of(tensor.dtype()), tensor.shape().str()));
+        throw runs_differ(fmt::format("saved {} {} for backward, and {} {}", name_of(saved->dtype_),
+                                      saved->shape_.str(), name_of(tensor.dtype()), tensor.shape().str()));
     saved->value_ = tensor.detach();
     saved->version_ = tensor.version();
 }

@@ -7,6 +7,8 @@
 namespace lockstep {
 
 void remove_unread_repeats(ShardProgram& program) {
+    if (std::none_of(program.records.begin(), program.records.end(), [](const Record& r) { return r.repeated; }))
+        return;
     std::set<const Buffer*> read;
     for (const auto* results : {&program.outputs, &program.input_gradients})
         for (const Operand& operand : *results) read.insert(operand.buffer.get());

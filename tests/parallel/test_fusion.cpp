@@ -4,6 +4,7 @@
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/program/trace_shard.h"
+#include "lockstep/runtime/checkpointed.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/nets.h"
@@ -72,6 +73,15 @@ struct Normalized {
     Tensor forward(const Tensor& x) {
         const Tensor y = norm1(relu(norm1(conv1(x))));
         return relu(norm2(conv2(y))).flatten(1);
+    }
+};
+
+/// A checkpointed part whose backward reads the result of exp, and not that of cumsum.
+struct HalfRead {
+    Linear fc{784, 8};
+    LOCKSTEP_MEMBERS(fc)
+    Tensor forward(const Tensor& x) {
+        return checkpointed([](const Tensor& in) { return cumsum(exp(in), 1); }, fc(x.flatten(1)));
     }
 };
 
@@ -173,6 +183,12 @@ TEST_CASE("a ReLU and its neighbour are one record if nothing else uses the valu
     const auto shared = operations<Shared>();
     CHECK(count(shared, "conv2d_relu_forward") == 0);
     CHECK(count(shared, "relu") == 2);
+}
+
+TEST_CASE("a checkpointed part repeats only the records whose results backward reads") {
+    const auto names = operations<HalfRead>();
+    CHECK(count(names, "exp") == 2);
+    CHECK(count(names, "cumsum") == 2);  // that of forward, and its gradient
 }
 
 TEST_CASE("layers of a kind commit their state in one record") {
