@@ -94,6 +94,17 @@ Tensor tile(const Tensor& given, const std::vector<std::int64_t>& repeats) {
 Tensor hstack(const std::vector<Tensor>& tensors) { return joined("hstack", tensors, 1, 1); }
 Tensor vstack(const std::vector<Tensor>& tensors) { return joined("vstack", tensors, 2, 0); }
 
+Tensor dstack(const std::vector<Tensor>& given) {
+    std::vector<Tensor> tensors;
+    for (const Tensor& one : given) {
+        const CheckedArgs call("dstack", {arg::any("a tensor", one)});
+        const Tensor rows = call[0].dims() == 0 ? call[0].reshape({1}) : call[0];
+        const Tensor table = rows.dims() == 1 ? rows.unsqueeze(0) : rows;
+        tensors.push_back(table.dims() == 2 ? table.unsqueeze(2) : table);
+    }
+    return joined("dstack", tensors, 3, 2);
+}
+
 Tensor fliplr(const Tensor& given) {
     const CheckedArgs call("fliplr", {arg::any("the tensor", given)});
     return flip(call[0], 1);

@@ -1,15 +1,13 @@
 // Functions of two numbers that networks rarely compute. 16-bit inputs are computed in f32 and rounded once.
 #include "lockstep/ops/internal/bivariate.h"
 
-#include <fmt/format.h>
-
 #include <functional>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/broadcast.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/integer_functions.h"
 #include "lockstep/runtime/autograd.h"
-#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -43,20 +41,49 @@ Tensor bivariate(const char* name, const Tensor& given_a, const Tensor& given_b,
     return y.to(call[0].dtype());
 }
 
-/// PyTorch has integer results for integers, which the kernel does not compute.
-void require_a_float(const char* name, const Tensor& a, const Tensor& b) {
-    if (a.defined() && b.defined() && !is_floating(a.dtype()) && !is_floating(b.dtype()))
-        throw InvalidArgument(
-            fmt::format("{}: the tensors have dtypes {} and {}; expected a floating dtype in one of them "
-                        "(use .to(DType::f32))",
-                        name, name_of(a.dtype()), name_of(b.dtype())));
-}
-
 /// a / b rounded down, consistent with the rest of fmod (torch.floor_divide of floats).
 Tensor floor_quotient(const Tensor& a, const Tensor& b) {
     const Tensor rest = fmod(a, b), whole = (a - rest) / b;
     const Tensor other_sign = logical_and(ne(rest, 0), ne(rest < 0, b < 0));
-    return where(eq(b, 0), a / b, round(where(other_sign, whole - 1, whole)));
+    const Tensor rounded = round(where(other_sign, whole - 1, whole));
+    // The sign of a quotient of 0.
+    return where(eq(b, 0), a / b, where(eq(rounded, 0), copysign(rounded, a / b), rounded));
+}
+
+/// A quotient of floats, which is constant between its steps.
+Tensor rounded_quotient(const char* name, const Tensor& given_a, const Tensor& given_b, RoundingMode mode) {
+    const CheckedArgs call(name, {arg::real("the first tensor", given_a), arg::real("the second tensor", given_b)});
+    const Tensor a = widened(call[0]), b = widened(call[1]);
+    const auto quotient = [&] {
+        const NoGrad no_grad;
+        return mode == RoundingMode::trunc ? trunc(a / b) : floor_quotient(a, b);
+    };
+    Tensor y = quotient();
+    if (needs_autograd({a, b})) {
+        const Origin from_a(a), from_b(b);
+        add_autograd_node(name, {a, b}, {y}, BackwardFunction::composed([=](const auto& gradients) {
+                              std::vector<Tensor> zeros(2);
+                              const Tensor zero = zeros_like(gradients[0]);
+                              if (from_a.wanted) zeros[0] = from_a.reduce(zero);
+                              if (from_b.wanted) zeros[1] = from_b.reduce(zero);
+                              return zeros;
+                          }));
+    }
+    return y.to(call[0].dtype());
+}
+
+Tensor quotient(const char* name, const Tensor& a, const Tensor& b, RoundingMode mode) {
+    using Function = IntegerBivariate::Function;
+    if (!integers::are_both(a, b)) return rounded_quotient(name, a, b, mode);
+    return integers::bivariate(name, a, b,
+                               mode == RoundingMode::trunc ? Function::trunc_quotient : Function::floor_quotient);
+}
+
+/// The number as a tensor of the dtype in which it is combined with x.
+Tensor operand(const char* name, Scalar number, const Tensor& x) {
+    const CheckedArgs call(name, {arg::any("the tensor", x)});
+    if (!is_floating(x.dtype()) && number.is_integer()) return integers::number(name, number, x);
+    return Tensor::full({}, number.value(), is_floating(x.dtype()) ? x.dtype() : DType::f32, x.device());
 }
 
 Tensor unchanged(const Tensor& dy, const Known&) { return dy; }
@@ -64,7 +91,8 @@ Tensor unchanged(const Tensor& dy, const Known&) { return dy; }
 }  // namespace
 
 Tensor pow(const Tensor& base, const Tensor& exponent) {
-    require_a_float("pow", base, exponent);
+    if (integers::are_both(base, exponent))
+        return integers::bivariate("pow", base, exponent, IntegerBivariate::Function::pow);
     return bivariate(
         "pow", base, exponent, Bivariate::Function::pow,
         [](const Tensor& dy, const Known& known) {
@@ -77,13 +105,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
         });
 }
 
-Tensor pow(Scalar base, const Tensor& exponent) {
-    const CheckedArgs call("pow", {arg::any("the exponent", exponent)});
-    const DType dtype = call[0].dtype();
-    return pow(
-        Tensor::full({}, base.value(), is_floating(dtype) || base.is_integer() ? dtype : DType::f32, call[0].device()),
-        call[0]);
-}
+Tensor pow(Scalar base, const Tensor& exponent) { return pow(operand("pow", base, exponent), exponent); }
 
 Tensor atan2(const Tensor& y, const Tensor& x) {
     const auto scale = [](const Known& known) { return reciprocal(square(known.a) + square(known.b)); };
@@ -101,15 +123,62 @@ Tensor hypot(const Tensor& a, const Tensor& b) {
 }
 
 Tensor fmod(const Tensor& x, const Tensor& divisor) {
-    require_a_float("fmod", x, divisor);
+    if (integers::are_both(x, divisor))
+        return integers::bivariate("fmod", x, divisor, IntegerBivariate::Function::fmod);
     return bivariate("fmod", x, divisor, Bivariate::Function::fmod, unchanged,
                      [](const Tensor& dy, const Known& known) { return neg(dy) * trunc(known.a / known.b); });
 }
 
 Tensor remainder(const Tensor& x, const Tensor& divisor) {
-    require_a_float("remainder", x, divisor);
+    if (integers::are_both(x, divisor))
+        return integers::bivariate("remainder", x, divisor, IntegerBivariate::Function::remainder);
     return bivariate("remainder", x, divisor, Bivariate::Function::remainder, unchanged,
                      [](const Tensor& dy, const Known& known) { return neg(dy) * floor_quotient(known.a, known.b); });
+}
+
+Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding_mode) {
+    return quotient("div", a, b, rounding_mode);
+}
+Tensor div(const Tensor& a, Scalar b, RoundingMode rounding_mode) {
+    return quotient("div", a, operand("div", b, a), rounding_mode);
+}
+Tensor floor_divide(const Tensor& a, const Tensor& b) {
+    const NoGrad no_grad;
+    return quotient("floor_divide", a, b, RoundingMode::floor);
+}
+Tensor floor_divide(const Tensor& a, Scalar b) {
+    const NoGrad no_grad;
+    return quotient("floor_divide", a, operand("floor_divide", b, a), RoundingMode::floor);
+}
+
+Tensor copysign(const Tensor& a, const Tensor& b) {
+    return bivariate(
+        "copysign", a, b, Bivariate::Function::copysign,
+        [](const Tensor& dy, const Known& known) {
+            const Tensor none = eq(known.a, 0);
+            return where(none, 0, dy * (known.y / where(none, 1, known.a)));
+        },
+        [](const Tensor& dy, const Known&) { return zeros_like(dy); });
+}
+
+namespace {
+
+/// fmax or fmin; the gradient belongs to `a` where `a_wins`.
+Tensor extremum_of_numbers(const char* name, const Tensor& a, const Tensor& b, Bivariate::Function function,
+                           Tensor (*a_wins)(const Tensor&, const Tensor&)) {
+    const auto share = [a_wins](const Known& known) { return logical_or(a_wins(known.a, known.b), isnan(known.b)); };
+    return bivariate(
+        name, a, b, function, [share](const Tensor& dy, const Known& known) { return where(share(known), dy, 0); },
+        [share](const Tensor& dy, const Known& known) { return where(share(known), 0, dy); });
+}
+
+}  // namespace
+
+Tensor fmax(const Tensor& a, const Tensor& b) {
+    return extremum_of_numbers("fmax", a, b, Bivariate::Function::fmax, ge);
+}
+Tensor fmin(const Tensor& a, const Tensor& b) {
+    return extremum_of_numbers("fmin", a, b, Bivariate::Function::fmin, le);
 }
 
 }  // namespace lockstep

@@ -80,6 +80,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view in_16_bits[] = {"addmm",
+                                           "addmv",
+                                           "addr",
                                            "baddbmm",
                                            "bmm",
                                            "conv1d",
@@ -90,6 +92,7 @@ constexpr std::string_view in_16_bits[] = {"addmm",
                                            "conv_transpose3d",
                                            "linear",
                                            "matmul",
+                                           "mm",
                                            "mv",
                                            "prelu",
                                            "scaled_dot_product_attention"};
@@ -108,6 +111,7 @@ constexpr std::string_view in_f32[] = {"acos",
                                        "cumsum",
                                        "dice_loss",
                                        "dice_score",
+                                       "erfinv",
                                        "exp",
                                        "expm1",
                                        "gaussian_nll_loss",
@@ -149,9 +153,10 @@ constexpr std::string_view in_f32[] = {"acos",
                                        "tan",
                                        "triplet_margin_loss"};
 
-constexpr std::string_view in_the_widest[] = {
-    "add", "addcdiv", "addcmul", "atan2",   "bilinear", "cat", "cross", "div",         "dot", "eq",        "ge",
-    "gt",  "le",      "lt",      "maximum", "minimum",  "mul", "ne",    "scatter_add", "sub", "tensordot", "where"};
+constexpr std::string_view in_the_widest[] = {"add",   "addcdiv",     "addcmul", "atan2",     "bilinear", "cat",
+                                              "cross", "div",         "dot",     "eq",        "ge",       "grid_sample",
+                                              "gt",    "le",          "lt",      "maximum",   "minimum",  "mul",
+                                              "ne",    "scatter_add", "sub",     "tensordot", "where"};
 
 template <std::size_t n>
 bool has(const std::string_view (&list)[n], std::string_view function) {

@@ -93,7 +93,7 @@ Loss CtcLoss::operator()(const Tensor& log_probs, const Tensor& targets, const T
     costs = costs + take_along_dim(full_like(x.select(2, 0), 0), in_length - 1, 1);
     if (options.reduction == Reduction::mean)
         costs = costs / where(label_length > 1, label_length, 1).to(costs.dtype());
-    return reduced(sum(costs).to(call[0].dtype()), rows, options.reduction);
+    return reduced(costs, rows, options.reduction, call[0].dtype());
 }
 
 }  // namespace lockstep

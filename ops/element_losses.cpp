@@ -12,8 +12,9 @@
 
 namespace lockstep {
 
-Loss reduced(const Tensor& total, std::int64_t count, Reduction reduction) {
-    Loss::Term term{total, {}, 1};
+Loss reduced(const Tensor& e, std::int64_t count, Reduction reduction, DType dtype) {
+    const Tensor wide = widened(e), total = wide.dims() == 0 ? wide : sum(wide);
+    Loss::Term term{total, {}, 1, dtype};
     if (reduction == Reduction::mean)
         term.denominator = Tensor::full({}, static_cast<double>(count), total.dtype(), total.device());
     return Loss(std::move(term));
@@ -53,13 +54,9 @@ public:
     const Tensor& input() const { return input_; }
     const Tensor& target() const { return target_; }
     /// The loss, in the dtype of the input, from that of every element or row.
-    Loss loss(const Tensor& e, Reduction reduction) const {
-        return reduced(sum(e).to(call_[0].dtype()), e.numel(), reduction);
-    }
+    Loss loss(const Tensor& e, Reduction reduction) const { return reduced(e, e.numel(), reduction, call_[0].dtype()); }
     /// Its mean over the rows.
-    Loss mean_of_rows(const Tensor& e) const {
-        return reduced(sum(e).to(call_[0].dtype()), e.size(0), Reduction::mean);
-    }
+    Loss mean_of_rows(const Tensor& e) const { return reduced(e, e.size(0), Reduction::mean, call_[0].dtype()); }
     /// Another tensor of the loss, of a floating dtype.
     Tensor like_input(const Tensor& tensor) const { return device_.moved(tensor).to(input_.dtype()); }
     Tensor moved(const Tensor& tensor) const { return device_.moved(tensor); }
@@ -275,7 +272,7 @@ Loss MultiMarginLoss::operator()(const Tensor& input, const Tensor& target) cons
     const Tensor x = widened(call[0]);
     const Tensor missing = positive_part(options.margin - gather(x, 1, call[1].unsqueeze(1)) + x);
     const Tensor of_rows = mean(where(one_hot(call[1], x.size(1)) > 0, 0, missing), 1);
-    return reduced(sum(of_rows).to(call[0].dtype()), x.size(0), options.reduction);
+    return reduced(of_rows, x.size(0), options.reduction, call[0].dtype());
 }
 
 }  // namespace lockstep

@@ -235,7 +235,11 @@ Tensor cosh(const Tensor& x) { return transcendental("cosh", x, functor::Transce
 Tensor asinh(const Tensor& x) { return transcendental("asinh", x, functor::Transcendental::asinh); }
 Tensor acosh(const Tensor& x) { return transcendental("acosh", x, functor::Transcendental::acosh); }
 Tensor atanh(const Tensor& x) { return transcendental("atanh", x, functor::Transcendental::atanh); }
-Tensor fmod(const Tensor& x, double divisor) { return unary(x, functor::Fmod{divisor}); }
+Tensor fmod(const Tensor& x, Scalar divisor) {
+    const ApiScope call("fmod");
+    if (stay_integers(x, divisor)) return fmod(x, integers::number("fmod", divisor, x));
+    return unary(as_float(x), functor::Fmod{divisor.value()});
+}
 Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max) {
     const ApiScope call("clamp");
     if (!min && !max) throw InvalidArgument("clamp: no limit; expected `min`, `max` or both");

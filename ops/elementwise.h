@@ -86,6 +86,15 @@ Tensor expm1(const Tensor& x);
 Tensor log1p(const Tensor& x);
 /// The error function.
 Tensor erf(const Tensor& x);
+/// 1 - erf(x), exact for large x, and the inverse of erf.
+Tensor erfc(const Tensor& x);
+Tensor erfinv(const Tensor& x);
+/// The logarithm of |gamma(x)|, its derivative, and the derivative of that of order n, 0 to 30.
+Tensor lgamma(const Tensor& x);
+Tensor digamma(const Tensor& x);
+Tensor polygamma(int n, const Tensor& x);
+/// sin(pi x) / (pi x), and 1 at 0.
+Tensor sinc(const Tensor& x);
 /// Functions of angles in radians, and their inverses.
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
@@ -102,12 +111,12 @@ Tensor atanh(const Tensor& x);
 /// The integer next to x towards zero, and the rest of x.
 Tensor trunc(const Tensor& x);
 Tensor frac(const Tensor& x);
-/// The exact remainder of x / divisor, with the sign of x; NaN if the divisor is 0. The divisor becomes part of the
-/// program while `forward` is traced.
-Tensor fmod(const Tensor& x, double divisor);
+/// The exact remainder of x / divisor, with the sign of x; NaN if the divisor is 0, which with integers is an error
+/// that the first read of the result throws. The divisor becomes part of the program while `forward` is traced.
+Tensor fmod(const Tensor& x, Scalar divisor);
 /// The remainder with the sign of the divisor.
-Tensor remainder(const Tensor& x, double divisor);
-/// The same with a tensor of divisors; the tensors are broadcast and converted as by `add`, and one must be floating.
+Tensor remainder(const Tensor& x, Scalar divisor);
+/// The same with a tensor of divisors; the tensors are broadcast and converted as by `add`.
 Tensor fmod(const Tensor& x, const Tensor& divisor);
 Tensor remainder(const Tensor& x, const Tensor& divisor);
 /// Limits x. A missing limit does not apply; `max` applies where it is less than `min`. Throws InvalidArgument if both
@@ -116,7 +125,8 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> m
 /// x to a power, which becomes part of the program while `forward` is traced. With integers, an integer exponent must
 /// not be negative.
 Tensor pow(const Tensor& x, Scalar exponent);
-/// base to the power of exponent. The tensors are broadcast and converted as by `add`; one of them must be floating.
+/// base to the power of exponent. The tensors are broadcast and converted as by `add`. Negative powers of integers are
+/// rounded towards 0, and large ones wrap around.
 Tensor pow(const Tensor& base, const Tensor& exponent);
 Tensor pow(Scalar base, const Tensor& exponent);
 /// The angle, in (-pi, pi], of the point (x, y), and the length of the vector (a, b). The tensors are broadcast and
@@ -124,6 +134,20 @@ Tensor pow(Scalar base, const Tensor& exponent);
 Tensor atan2(const Tensor& y, const Tensor& x);
 Tensor hypot(const Tensor& a, const Tensor& b);
 /// -x.
+/// a with the sign of b. The tensors are broadcast and converted as by `div`.
+Tensor copysign(const Tensor& a, const Tensor& b);
+/// The larger and the smaller number, and the other one if one is NaN (`maximum` returns NaN). The tensors are
+/// broadcast and converted as by `div`.
+Tensor fmax(const Tensor& a, const Tensor& b);
+Tensor fmin(const Tensor& a, const Tensor& b);
+/// a / b, rounded towards 0 or down. The tensors are broadcast and converted as by `add`. A quotient of integers is an
+/// integer; a divisor of 0 is an error then, which the first read of the result throws. The gradient is 0.
+enum class RoundingMode : std::uint8_t { trunc, floor };
+Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding_mode);
+Tensor div(const Tensor& a, Scalar b, RoundingMode rounding_mode);
+/// div(a, b, RoundingMode::floor). Not differentiable.
+Tensor floor_divide(const Tensor& a, const Tensor& b);
+Tensor floor_divide(const Tensor& a, Scalar b);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 /// Activation functions of torch.nn.functional.
 Tensor relu(const Tensor& x);
@@ -165,6 +189,8 @@ Tensor tanhshrink(const Tensor& x);
 Tensor logit(const Tensor& x, std::optional<double> eps = std::nullopt);
 /// log(exp(a) + exp(b)), without overflow; the tensors are broadcast.
 Tensor logaddexp(const Tensor& a, const Tensor& b);
+/// The same of powers of 2: log2(2^a + 2^b).
+Tensor logaddexp2(const Tensor& a, const Tensor& b);
 /// a log(b), and 0 where a is 0 unless b is NaN; the tensors are broadcast.
 Tensor xlogy(const Tensor& a, const Tensor& b);
 /// start + weight (end - start); the tensors are broadcast.
@@ -177,6 +203,15 @@ Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value =
 /// smallest number of the dtype.
 Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> posinf = std::nullopt,
                   std::optional<double> neginf = std::nullopt);
+/// 0 where x is negative, 1 where it is positive, `values` where it is 0; NaN remains. The tensors are broadcast and
+/// converted as by `add`. Not differentiable.
+Tensor heaviside(const Tensor& x, const Tensor& values);
+/// Angles in degrees as radians, and the reverse.
+Tensor deg2rad(const Tensor& x);
+Tensor rad2deg(const Tensor& x);
+/// Whether |a - b| <= atol + rtol |b|, as bool; equal infinities are close, and NaN only if `equal_nan`. The tensors
+/// are broadcast, and converted as by `add`. Not differentiable.
+Tensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 /// Whether an element is neither infinite nor NaN, is NaN, or is infinite, as bool. Not differentiable.
 Tensor isfinite(const Tensor& x);
 Tensor isnan(const Tensor& x);

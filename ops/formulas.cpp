@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
@@ -50,11 +51,15 @@ Tensor frac(const Tensor& x) {
     return formula("frac", x, [](const Tensor& wide) { return wide - trunc(wide.detach()); });
 }
 
-Tensor remainder(const Tensor& given, double divisor) {
-    const CheckedArgs call("remainder", {arg::floating("the tensor", given)});
-    const Tensor rest = fmod(widened(call[0]), divisor);
-    const Tensor other_sign = divisor < 0 ? rest > 0 : rest < 0;
-    return where(other_sign, rest + divisor, rest).to(call[0].dtype());
+Tensor remainder(const Tensor& given, Scalar divisor) {
+    const CheckedArgs call("remainder", {arg::any("the tensor", given)});
+    if (!is_floating(call[0].dtype()) && divisor.is_integer())
+        return remainder(call[0], integers::number("remainder", divisor, call[0]));
+    const double number = divisor.value();
+    return formula("remainder", call[0], [number](const Tensor& x) {
+        const Tensor rest = fmod(x, number), other_sign = number < 0 ? rest > 0 : rest < 0;
+        return where(other_sign, rest + number, rest);
+    });
 }
 
 Tensor threshold(const Tensor& given, double threshold, double value) {
@@ -92,6 +97,44 @@ Tensor logaddexp(const Tensor& a, const Tensor& b) {
         const Tensor larger = maximum(x, y), apart = where(isinf(larger), 0, minimum(x, y) - larger);
         return where(isinf(larger), larger, larger + log1p(exp(apart)));
     });
+}
+
+Tensor logaddexp2(const Tensor& a, const Tensor& b) {
+    return formula("logaddexp2", a, b, [](const Tensor& x, const Tensor& y) {
+        const Tensor larger = maximum(x, y), apart = where(isinf(larger), 0, minimum(x, y) - larger);
+        return where(isinf(larger), larger, larger + log1p(exp2(apart)) / std::numbers::ln2);
+    });
+}
+
+Tensor heaviside(const Tensor& given, const Tensor& given_values) {
+    const CheckedArgs call("heaviside", {arg::promoted("the tensor", given), arg::promoted("values", given_values)});
+    const Tensor x = call[0].detach(), values = call[1].detach();
+    const Tensor step = (x > 0).to(x.dtype());
+    return where(eq(x, 0), values, is_floating(x.dtype()) ? where(ne(x, x), x, step) : step);
+}
+
+Tensor deg2rad(const Tensor& x) {
+    return formula("deg2rad", x, [](const Tensor& wide) { return wide * (std::numbers::pi / 180); });
+}
+
+Tensor rad2deg(const Tensor& x) {
+    return formula("rad2deg", x, [](const Tensor& wide) { return wide * (180 / std::numbers::pi); });
+}
+
+Tensor isclose(const Tensor& given_a, const Tensor& given_b, double rtol, double atol, bool equal_nan) {
+    constexpr const char* name = "isclose";
+    const CheckedArgs call(name,
+                           {arg::promoted("the first tensor", given_a), arg::promoted("the second tensor", given_b)});
+    if (!(rtol >= 0 && atol >= 0))
+        throw InvalidArgument(fmt::format("{}: rtol {} and atol {}; expected 0 or more", name, rtol, atol));
+    const Tensor a = call[0].detach(), b = call[1].detach(), same = eq(a, b);
+    if (!is_floating(a.dtype()) && rtol == 0 && atol == 0) return same;
+    // Integers as f64: 2^53 and its successor differ.
+    const DType wide = a.dtype() == DType::f64 || !is_floating(a.dtype()) ? DType::f64 : DType::f32;
+    const Tensor x = a.to(wide), y = b.to(wide);
+    const Tensor close = logical_and(isfinite(y), abs(x - y) <= abs(y) * rtol + atol);
+    const Tensor either = logical_or(same, close);
+    return equal_nan ? logical_or(either, logical_and(isnan(x), isnan(y))) : either;
 }
 
 Tensor xlogy(const Tensor& a, const Tensor& b) {

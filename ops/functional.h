@@ -52,6 +52,13 @@ Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Scalar value);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, double alpha = 1);
 /// x with y[.., index[i], ..] = src[.., i, ..] along `dim`, for a vector of indices, as `scatter`. Any dtype.
 Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
+/// How scatter_reduce combines elements.
+enum class ScatterReduction : std::uint8_t { sum, mean, amax, amin };
+/// x with y[.., index[.., i, ..], ..] = the sum, mean or extremum of the elements src[.., i, ..] with that index and,
+/// if `include_self`, of the element of x; elements without an index remain. Equal extrema share the gradient. Sizes as
+/// for scatter_add. Any dtype but bool; means of integers are rounded down.
+Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& src, ScatterReduction reduce,
+                      bool include_self = true);
 /// How embedding_bag combines the rows of a bag.
 enum class EmbeddingBagMode : std::uint8_t { sum, mean, max };
 /// Rows of weight (num_embeddings, embedding_dim) at the indices `input` (B, L), combined over L: (B, embedding_dim).
@@ -117,6 +124,19 @@ Tensor prod(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim
 /// Sums and products of the elements up to each one along `dim`; i64 for integers and bool.
 Tensor cumsum(const Tensor& x, int dim);
 Tensor cumprod(const Tensor& x, int dim);
+/// The largest and the smallest element so far along `dim`, with its index (i64), the last one of equal elements; NaN
+/// wins. Not along dimension 0 of a batch.
+ValuesAndIndices cummax(const Tensor& x, int dim);
+ValuesAndIndices cummin(const Tensor& x, int dim);
+/// The logarithm of the cumulative sum of exp(x), without overflow. Integers are converted to f32.
+Tensor logcumsumexp(const Tensor& x, int dim);
+/// Differences of successive elements along `dim`, `n` times; of bool, whether they differ.
+Tensor diff(const Tensor& x, int n = 1, int dim = -1);
+/// For each value (..., N), the number of elements of its sorted sequence (..., S), or of one sequence (S), that are
+/// less, or less or equal if `right`: the index (i64) at which it would be inserted. Any dtypes, converted as by `add`.
+Tensor searchsorted(const Tensor& sorted_sequence, const Tensor& values, bool right = false);
+/// The same for the elements of x and one sorted vector. torch.bucketize.
+Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right = false);
 /// Elements in ascending or descending order along `dim`, and their indices (i64). Any dtype. Equal elements keep their
 /// order; NaN is larger than every number.
 ValuesAndIndices sort(const Tensor& x, int dim = -1, bool descending = false);
@@ -136,10 +156,20 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 Tensor einsum(const std::string& equation, const std::vector<Tensor>& tensors);
 /// Products of batches of matrices, (B, M, K) x (B, K, N), of a matrix and a vector, (M, K) x (K), and of two vectors.
 Tensor bmm(const Tensor& a, const Tensor& b);
+/// Matrices (M, K) and (K, N); matmul for exactly these shapes.
+Tensor mm(const Tensor& a, const Tensor& b);
 Tensor mv(const Tensor& a, const Tensor& b);
 Tensor dot(const Tensor& a, const Tensor& b);
 /// beta x + alpha a b of matrices, and of batches of them; x is broadcast. With beta 0, x is not read.
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+/// beta x + alpha a b for a matrix (M, K) and a vector (K).
+Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+/// beta x + alpha times the outer product of vectors.
+Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+/// Sums of products over the last dimension of both: (..., K) and (.., K) give (..., ..). torch.inner.
+Tensor inner(const Tensor& a, const Tensor& b);
+/// dot, by its other name for real numbers.
+Tensor vdot(const Tensor& a, const Tensor& b);
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// Sums of products over the last `dims` dimensions of a and the first ones of b.
 Tensor tensordot(const Tensor& a, const Tensor& b, int dims = 2);
@@ -243,23 +273,64 @@ Tensor adaptive_avg_pool3d(const Tensor& x, Triple output_size);
 
 /// Height and width as multiples: `2` for both, or `{2, 1.5}`.
 struct ScaleFactor {
-    double h, w;
-    constexpr ScaleFactor(double both) : h(both), w(both) {}  // NOLINT(google-explicit-constructor)
-    constexpr ScaleFactor(double height, double width) : h(height), w(width) {}
+    double d, h, w;
+    constexpr ScaleFactor(double all) : d(all), h(all), w(all) {}  // NOLINT(google-explicit-constructor)
+    constexpr ScaleFactor(double height, double width) : d(1), h(height), w(width) {}
+    constexpr ScaleFactor(double depth, double height, double width) : d(depth), h(height), w(width) {}
 };
 
 /// Interpolation between the elements of an image.
-enum class InterpolateMode : std::uint8_t { nearest, bilinear };
+enum class InterpolateMode : std::uint8_t {
+    nearest,
+    nearest_exact,  ///< the nearest element, where `nearest` rounds positions down
+    linear,         ///< sequences
+    bilinear,       ///< images
+    bicubic,        ///< images
+    trilinear,      ///< volumes
+    area            ///< means, as adaptive_avg_pool2d
+};
+
+/// Size of a result: (size), (h, w) or (d, h, w). Sequences have the size w.
+struct InterpolateSize {
+    int d, h, w;
+    constexpr InterpolateSize(int all) : d(all), h(all), w(all) {}  // NOLINT(google-explicit-constructor)
+    constexpr InterpolateSize(int height, int width) : d(1), h(height), w(width) {}
+    constexpr InterpolateSize(int depth, int height, int width) : d(depth), h(height), w(width) {}
+    constexpr InterpolateSize(const Pair& p) : d(1), h(p.h), w(p.w) {}      // NOLINT(google-explicit-constructor)
+    constexpr InterpolateSize(const Triple& t) : d(t.d), h(t.h), w(t.w) {}  // NOLINT(google-explicit-constructor)
+};
 
 /// Options of interpolate.
 struct InterpolateOptions {
-    std::optional<Pair> size = std::nullopt;  ///< size of the result; this or scale_factor
+    std::optional<InterpolateSize> size = std::nullopt;  ///< size of the result; this or scale_factor
     std::optional<ScaleFactor> scale_factor = std::nullopt;
     InterpolateMode mode = InterpolateMode::nearest;
-    bool align_corners = false;  ///< bilinear: corner elements keep their values, others are interpolated
+    /// Not for nearest, nearest_exact and area: corner elements keep their values, others are interpolated.
+    bool align_corners = false;
 };
-/// Images x (N, C, H, W) resized to `size`, or to floor(H * scale_factor), ... torch.nn.functional.interpolate.
+/// Sequences (N, C, L), images (N, C, H, W) or volumes (N, C, D, H, W) resized to `size`, or to floor(H *
+/// scale_factor), ... torch.nn.functional.interpolate.
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
+
+/// Values between the pixels of an image, and outside of it.
+enum class GridSamplePadding : std::uint8_t {
+    zeros,
+    border,     ///< the nearest pixel
+    reflection  ///< the image, mirrored at its borders
+};
+
+/// Options of grid_sample.
+struct GridSampleOptions {
+    InterpolateMode mode = InterpolateMode::bilinear;  ///< or nearest
+    GridSamplePadding padding_mode = GridSamplePadding::zeros;
+    bool align_corners = false;  ///< -1 and 1 are the centers of the pixels at the border, not their outer edges
+};
+/// Images x (N, C, H, W) at the points of `grid` (N, Y, X, 2), each a column and a row in [-1, 1]: (N, C, Y, X).
+/// torch.nn.functional.grid_sample.
+Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
+/// The grid for images of `size` (N, C, H, W), transformed by the matrices `theta` (N, 2, 3).
+/// torch.nn.functional.affine_grid.
+Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = false);
 
 // ---- normalisation and softmax ----------------------------------------------------------------------------------
 
@@ -355,6 +426,11 @@ Tensor normal(double mean, const Tensor& std);
 
 /// Sets elements to 0 with probability p and divides the others by 1 - p. The mask depends on the seed, the step, the
 /// ordinal of the call and the global row, not on the shards. Returns x itself unless `training`.
+/// Numbers of categories (i64), drawn `num_samples` times for each row of weights, (C) or (N, C), which need not add up
+/// to 1. Without replacement, a category of weight 0 is drawn only if no others are left. Out: (num_samples), or (N,
+/// num_samples). torch.multinomial.
+Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement = false);
+
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 /// Dropout that keeps the mean and variance of standard normal inputs, after SELU: dropped elements are set to -1.758
 /// before all are scaled and moved (Klambauer et al. 2017). torch.nn.functional.alpha_dropout.
@@ -381,5 +457,29 @@ std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors);
 Tensor gather_shards(const Tensor& x);
 /// The numbers (n) i64 of the rows of x in the whole batch: gather_shards(x) has row i of x at row_numbers(x)[i].
 Tensor row_numbers(const Tensor& x);
+
+// ---- sizes that depend on values --------------------------------------------------------------------------------
+
+// The host waits for the values. Inside `forward` of a wrapper, these functions throw InvalidArgument.
+
+/// Indices (n, dims), i64, of the elements that are not 0, in row-major order.
+Tensor nonzero(const Tensor& x);
+/// A vector of the elements of x where `mask` (bool) holds; the two are broadcast. Differentiable.
+Tensor masked_select(const Tensor& x, const Tensor& mask);
+/// Result of unique.
+struct UniqueResult {
+    Tensor values;   ///< the different elements, in ascending order
+    Tensor inverse;  ///< for each element of x, the index of its value (i64)
+    Tensor counts;   ///< for each value, how often it occurs (i64)
+};
+/// The different elements of x. NaN differs from NaN.
+UniqueResult unique(const Tensor& x);
+/// How often each of 0, 1, ... occurs in a vector of integers, or the sum of its weights: max(x) + 1 numbers, at least
+/// `minlength`; i64, or f32 or f64 with weights. Not differentiable.
+Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
+/// Whether all elements are close (`isclose`).
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
+/// Whether two tensors of one dtype have equal shapes and elements.
+bool equal(const Tensor& a, const Tensor& b);
 
 }  // namespace lockstep

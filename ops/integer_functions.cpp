@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/ops/internal/broadcast.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep::integers {
 
@@ -43,6 +45,27 @@ Tensor pow(const Tensor& x, std::int64_t exponent) {
         if (exponent > 1) power = power * power;
     }
     return result;
+}
+
+bool are_both(const Tensor& a, const Tensor& b) {
+    return a.defined() && b.defined() && !is_floating(a.dtype()) && !is_floating(b.dtype());
+}
+
+Tensor bivariate(const char* name, const Tensor& given_a, const Tensor& given_b, IntegerBivariate::Function function) {
+    const CheckedArgs call(name,
+                           {arg::promoted("the first tensor", given_a), arg::promoted("the second tensor", given_b)});
+    const DType dtype = call[0].dtype();
+    if (dtype == DType::boolean)
+        throw InvalidArgument(fmt::format("{}: both tensors have dtype bool; expected numbers", name));
+    const Tensor a = call[0].to(DType::i64), b = call[1].to(DType::i64);
+    return apply_one(IntegerBivariate{function}, {a, b}, broadcast_meta(name, DType::i64, {a, b})).to(dtype);
+}
+
+Tensor number(const char* name, Scalar value, const Tensor& x) {
+    checks::exact_number(name, value.value(), DType::i64);
+    const DType dtype = x.dtype() == DType::boolean ? DType::i64 : x.dtype();
+    checks::number_of(name, value.value(), dtype);
+    return Tensor::full({}, value.value(), dtype, x.device());
 }
 
 }  // namespace lockstep::integers

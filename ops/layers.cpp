@@ -302,9 +302,10 @@ MaxPool1d::MaxPool1d(int window, std::optional<int> step, int pad)
 }
 
 void Upsample::describe(Signature& signature) const {
-    const Pair size = options.size.value_or(Pair(0));
+    const InterpolateSize size = options.size.value_or(InterpolateSize(0));
     const ScaleFactor scale = options.scale_factor.value_or(ScaleFactor(0));
-    signature.add(size.h).add(size.w).add(scale.h).add(scale.w).add(options.mode).add(options.align_corners);
+    signature.add(size.d).add(size.h).add(size.w).add(scale.d).add(scale.h).add(scale.w);
+    signature.add(options.mode).add(options.align_corners);
 }
 
 }  // namespace lockstep

@@ -23,6 +23,7 @@ Tensor Loss::value() const {
     for (const Term& term : terms_) {
         Tensor value = term.denominator.defined() ? div(term.numerator, term.denominator) : term.numerator;
         if (term.factor != 1) value = value * term.factor;
+        if (term.dtype) value = value.to(*term.dtype);
         sum = sum.defined() ? add(sum, value) : value;
     }
     return sum;
@@ -90,7 +91,8 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
     const CheckedArgs call(name,
                            {arg::floating("input", given_input), arg::any("target", given_target),
                             arg::optional("weight", OperandDevice(given_input, given_target).moved(options.weight))});
-    const Tensor &input = call[0], &target = call[1], &weight = call[2];
+    const Tensor input = widened(call[0]), target = call[1];
+    const Tensor weight = call[2].defined() ? widened(call[2]) : call[2];
     require_classes(name, input);
     if (target.dtype() != DType::i64)
         throw InvalidArgument(
@@ -108,7 +110,7 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
             fmt::format("{}: class weights require a gradient; expected constants (use weight.detach())", name));
 
     const auto [numerator, denominator] = nll_sums(name, input, target, weight, options.ignore_index);
-    return Loss({numerator, options.reduction == Reduction::mean ? denominator : Tensor()});
+    return Loss({numerator, options.reduction == Reduction::mean ? denominator : Tensor(), 1, call[0].dtype()});
 }
 
 }  // namespace
@@ -140,7 +142,7 @@ Loss CrossEntropyLoss::operator()(const Tensor& given, const Tensor& target) con
         costs = costs * device.moved(options.weight).reshape(of_classes);
     }
     const Tensor even = where(eq(classes, options.ignore_index), 0, sum(costs, 1));
-    const Loss soft({sum(even), hard.terms()[0].denominator});
+    const Loss soft({sum(widened(even)), hard.terms()[0].denominator, 1, input.dtype()});
     return (1 - smoothing) * hard + (smoothing / static_cast<double>(input.size(1))) * soft;
 }
 
@@ -152,7 +154,7 @@ Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) co
                            {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second)),
                             arg::optional("weight", device.moved(options.weight)),
                             arg::optional("pos_weight", device.moved(options.pos_weight))});
-    const Tensor &x = call[0], &t = call[1];
+    const Tensor x = widened(call[0]), t = widened(call[1]);
     if (!(x.shape() == t.shape()))
         throw InvalidArgument(fmt::format("{}: target size {} must be the same as input size {}", name, t.shape().str(),
                                           x.shape().str()));
@@ -161,7 +163,7 @@ Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) co
     const Tensor likelihood = logsigmoid(x);
     Tensor e = (1 - t) * x - (call[3].defined() ? (1 + (call[3] - 1) * t) * likelihood : likelihood);
     if (call[2].defined()) e = e * call[2];
-    return reduced(sum(e), x.numel(), options.reduction);
+    return reduced(e, x.numel(), options.reduction, call[0].dtype());
 }
 
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
@@ -170,7 +172,7 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     const OperandDevice device(first, second);
     const CheckedArgs call(
         name, {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second))});
-    const Tensor &input = call[0], &target = call[1];
+    const Tensor input = widened(call[0]), target = widened(call[1]);
     if (!(input.shape() == target.shape()))
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} differ in shape; expected equal shapes",
                                           input.shape().str(), target.shape().str()));
@@ -187,7 +189,7 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
                 return std::vector<Tensor>{input_wanted ? da : Tensor(),
                                            target_wanted ? tagged(neg(da), target_batch) : Tensor()};
             }));
-    return reduced(numerator, input.numel(), reduction);
+    return reduced(numerator, input.numel(), reduction, call[0].dtype());
 }
 
 Loss mean_loss(const Tensor& given) {
@@ -196,7 +198,7 @@ Loss mean_loss(const Tensor& given) {
     if (e.dims() == 0)
         throw InvalidArgument(
             "mean_loss: a scalar has an unknown number of elements; expected the loss of every element");
-    return reduced(sum(e), e.numel(), Reduction::mean);
+    return reduced(e, e.numel(), Reduction::mean, e.dtype());
 }
 
 Loss sum_loss(const Tensor& given) {
@@ -207,7 +209,7 @@ Loss sum_loss(const Tensor& given) {
             fmt::format("sum_loss: dimension 0 of {} is not the batch, so every shard would add the sum again; "
                         "expected the loss of every row, tagged with tag_batch() if a view lost the tag",
                         e.shape().str()));
-    return reduced(sum(e), e.numel(), Reduction::sum);
+    return reduced(e, e.numel(), Reduction::sum, e.dtype());
 }
 
 }  // namespace lockstep

@@ -21,6 +21,7 @@ public:
         Tensor numerator;    ///< scalar; sum over the rows of this shard
         Tensor denominator;  ///< scalar, no gradient; rows or class weights that count; undefined: divide by 1
         double factor = 1;
+        std::optional<DType> dtype = std::nullopt;  ///< dtype of the loss; default: the numerator's
     };
 
     Loss() = default;

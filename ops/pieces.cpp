@@ -127,6 +127,33 @@ std::vector<Tensor> split(const Tensor& given, const std::vector<std::int64_t>& 
     return cut("split", call[0], sizes, dim_of("split", call[0], dim));
 }
 
+std::vector<Tensor> tensor_split(const Tensor& given, int sections, int dim) {
+    constexpr const char* name = "tensor_split";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const int along = dim_of(name, call[0], dim);
+    if (sections < 1)
+        throw InvalidArgument(fmt::format("{}: invalid sections ({}); expected a positive number", name, sections));
+    const std::int64_t total = call[0].size(along);
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(sections), total / sections);
+    for (std::int64_t i = 0; i < total % sections; ++i) ++sizes[static_cast<std::size_t>(i)];
+    return cut(name, call[0], sizes, along);
+}
+
+std::vector<Tensor> tensor_split(const Tensor& given, const std::vector<std::int64_t>& indices, int dim) {
+    constexpr const char* name = "tensor_split";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    const int along = dim_of(name, x, dim);
+    std::vector<Tensor> parts;
+    std::int64_t begin = 0;
+    for (const std::int64_t end : indices) {
+        parts.push_back(x.slice(along, begin, end));
+        begin = end;
+    }
+    parts.push_back(x.slice(along, begin));
+    return parts;
+}
+
 std::vector<Tensor> chunk(const Tensor& given, int chunks, int dim) {
     const CheckedArgs call("chunk", {arg::any("the tensor", given)});
     const int along = dim_of("chunk", call[0], dim);

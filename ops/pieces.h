@@ -33,6 +33,10 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0);
 std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int chunks, int dim = 0);
+/// Parts along `dim`: `sections`, of which the first are larger by one if the size is not a multiple; or those that
+/// begin at the indices, which count from the end if they are negative.
+std::vector<Tensor> tensor_split(const Tensor& x, int sections, int dim = 0);
+std::vector<Tensor> tensor_split(const Tensor& x, const std::vector<std::int64_t>& indices, int dim = 0);
 /// A tensor with the shape, dtype and device of x, and one value. It does not depend on x.
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
@@ -78,6 +82,7 @@ Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats);
 /// dtypes, converted to their common one.
 Tensor hstack(const std::vector<Tensor>& tensors);
 Tensor vstack(const std::vector<Tensor>& tensors);
+Tensor dstack(const std::vector<Tensor>& tensors);
 /// x with its columns (dimension 1) or rows (dimension 0) in reverse order. Any dtype.
 Tensor fliplr(const Tensor& x);
 Tensor flipud(const Tensor& x);

@@ -16,13 +16,11 @@ CheckedArgs pair_of(const char* name, const Tensor& a, const Tensor& b) {
     return CheckedArgs(name, {arg::floating("the first tensor", a), arg::floating("the second tensor", b)});
 }
 
-Tensor sum_of_products(const char* name, const Tensor& given_x, const Tensor& a, const Tensor& b, double beta,
-                       double alpha, int dims, const char* layout) {
-    const CheckedArgs call(name, {arg::floating("input", given_x), arg::floating("the first factor", a),
-                                  arg::floating("the second factor", b)});
-    checks::dims(name, "the first factor", call[1], dims, layout);
-    checks::dims(name, "the second factor", call[2], dims, layout);
-    const Tensor product = matmul(call[1], call[2]);
+/// beta x + alpha product.
+Tensor sum_of_products(const char* name, const Tensor& given_x, const Tensor& given_product, double beta,
+                       double alpha) {
+    const CheckedArgs call(name, {arg::floating("input", given_x), arg::floating("the product", given_product)});
+    const Tensor& product = call[1];
     const Tensor scaled = alpha == 1 ? product : product * alpha;
     if (beta == 0) return scaled;
     const Tensor& x = call[0];
@@ -52,6 +50,47 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
     return matmul(call[0], call[1]);
 }
 
+Tensor mm(const Tensor& a, const Tensor& b) {
+    const CheckedArgs call = pair_of("mm", a, b);
+    checks::dims("mm", "the first tensor", call[0], 2, "(M, K)");
+    checks::dims("mm", "the second tensor", call[1], 2, "(K, N)");
+    return matmul(call[0], call[1]);
+}
+
+Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+    const CheckedArgs call = pair_of("addmv", a, b);
+    return sum_of_products("addmv", x, mv(call[0], call[1]), beta, alpha);
+}
+
+Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+    const CheckedArgs call = pair_of("addr", a, b);
+    return sum_of_products("addr", x, outer(call[0], call[1]), beta, alpha);
+}
+
+Tensor inner(const Tensor& given_a, const Tensor& given_b) {
+    const CheckedArgs call = pair_of("inner", given_a, given_b);
+    const Tensor &a = call[0], &b = call[1];
+    if (a.dims() == 0 || b.dims() == 0) return a * b;
+    if (a.size(-1) != b.size(-1))
+        throw InvalidArgument(
+            fmt::format("inner: tensors {} and {}; expected equal last sizes", a.shape().str(), b.shape().str()));
+    Shape shape = a.shape();
+    shape.erase(shape.dims() - 1);
+    for (int dim = 0; dim + 1 < b.dims(); ++dim) shape.push_back(b.size(dim));
+    const std::int64_t terms = a.size(-1);
+    const auto lines = [terms](const Tensor& x) {
+        std::int64_t count = 1;
+        for (int dim = 0; dim + 1 < x.dims(); ++dim) count *= x.size(dim);
+        return x.reshape({count, terms});
+    };
+    return tagged(matmul(lines(a), lines(b).transpose(0, 1)).reshape(shape), a.is_batch() && a.dims() > 1);
+}
+
+Tensor vdot(const Tensor& a, const Tensor& b) {
+    const CheckedArgs call = pair_of("vdot", a, b);
+    return dot(call[0], call[1]);
+}
+
 Tensor mv(const Tensor& a, const Tensor& b) {
     const CheckedArgs call = pair_of("mv", a, b);
     checks::dims("mv", "the first tensor", call[0], 2, "(M, K)");
@@ -67,11 +106,17 @@ Tensor dot(const Tensor& a, const Tensor& b) {
 }
 
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
-    return sum_of_products("addmm", x, a, b, beta, alpha, 2, "(M, N)");
+    const CheckedArgs call = pair_of("addmm", a, b);
+    checks::dims("addmm", "the first factor", call[0], 2, "(M, K)");
+    checks::dims("addmm", "the second factor", call[1], 2, "(K, N)");
+    return sum_of_products("addmm", x, matmul(call[0], call[1]), beta, alpha);
 }
 
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
-    return sum_of_products("baddbmm", x, a, b, beta, alpha, 3, "(B, M, N)");
+    const CheckedArgs call = pair_of("baddbmm", a, b);
+    checks::dims("baddbmm", "the first factor", call[0], 3, "(B, M, K)");
+    checks::dims("baddbmm", "the second factor", call[1], 3, "(B, K, N)");
+    return sum_of_products("baddbmm", x, matmul(call[0], call[1]), beta, alpha);
 }
 
 Tensor tensordot(const Tensor& given_a, const Tensor& given_b, int dims) {

@@ -126,6 +126,30 @@ Tensor normal(double mean, const Tensor& given_std) {
     return without_gradients("normal", {std}, draw());
 }
 
+Tensor multinomial(const Tensor& given, std::int64_t num_samples, bool replacement) {
+    constexpr const char* name = "multinomial";
+    const CheckedArgs call(name, {arg::floating("weights", given)});
+    const Tensor weights = widened(call[0].detach());
+    if (weights.dims() < 1 || weights.dims() > 2 || weights.size(-1) < 1)
+        throw InvalidArgument(fmt::format("{}: weights {}; expected (C) or (N, C) with at least one category", name,
+                                          weights.shape().str()));
+    const std::int64_t categories = weights.size(-1);
+    if (num_samples < 1 || (!replacement && num_samples > categories))
+        throw InvalidArgument(
+            fmt::format("{}: {} samples of {} categories; expected at least one and, without "
+                        "replacement, not more than there are categories",
+                        name, num_samples, categories));
+    if (weights.dims() == 1) checks::not_rows(name, weights, 0);
+    const NoGrad no_grad;
+    if (!replacement)  // the first of independent events with these rates
+        return topk(weights / neg(log(1 - rand_like(weights))), num_samples).indices;
+    Shape shape = weights.shape();
+    shape[shape.dims() - 1] = num_samples;
+    const Tensor sums = cumsum(weights, -1), total = sums.slice(-1, categories - 1, categories);
+    const Tensor at = rand_like(total.expand(shape)) * total;
+    return clamp(searchsorted(sums, at, true), 0, categories - 1);
+}
+
 Tensor gumbel_softmax(const Tensor& given, double tau, bool hard, int dim) {
     constexpr const char* name = "gumbel_softmax";
     const CheckedArgs call(name, {arg::floating("logits", given)});

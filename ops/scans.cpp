@@ -88,6 +88,75 @@ Tensor cumprod(const Tensor& given, int dim) {
     return tagged(y.to(result_dtype(call[0])), call[0].is_batch() && along != 0);
 }
 
+namespace {
+
+/// The winner of the elements so far, by the same steps.
+ValuesAndIndices winners(const char* name, const Tensor& given, int dim, bool largest) {
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    if (x.dims() == 0) {
+        wrap_dim(dim, 1, name);
+        return {x.clone(), Tensor::zeros({}, DType::i64, x.device())};
+    }
+    const int along = scanned_dim(name, x, dim);
+    const std::int64_t size = x.size(along);
+    Shape line(std::vector<std::int64_t>(static_cast<std::size_t>(x.dims()), 1));
+    line[along] = size;
+    Tensor best = x.detach();
+    Tensor index = Tensor::arange(size, DType::i64).to(x.device()).reshape(line).expand(x.shape());
+    for (std::int64_t distance = 1; distance < size; distance *= 2) {
+        // Elements without one before them remain.
+        const Tensor own = best.slice(along, distance, size), before = best.slice(along, 0, size - distance);
+        const Tensor wins = logical_or(largest ? own >= before : own <= before, ne(own, own));
+        const auto step = [&](const Tensor& all) {
+            return cat({all.slice(along, 0, distance),
+                        where(wins, all.slice(along, distance, size), all.slice(along, 0, size - distance))},
+                       along);
+        };
+        index = step(index);
+        best = step(best);
+    }
+    const bool batch = x.is_batch() && along != 0;
+    return {tagged(gather(x, along, tagged(index, batch)), batch), tagged(index, batch)};
+}
+
+}  // namespace
+
+ValuesAndIndices cummax(const Tensor& x, int dim) { return winners("cummax", x, dim, true); }
+ValuesAndIndices cummin(const Tensor& x, int dim) { return winners("cummin", x, dim, false); }
+
+Tensor logcumsumexp(const Tensor& given, int dim) {
+    constexpr const char* name = "logcumsumexp";
+    const CheckedArgs call(name, {arg::real("the tensor", given)});
+    if (call[0].dims() == 0) {
+        wrap_dim(dim, 1, name);
+        return call[0].clone();
+    }
+    const int along = scanned_dim(name, call[0], dim);
+    Tensor y = widened(call[0]);
+    for (std::int64_t distance = 1; distance < y.size(along); distance *= 2) {
+        const Tensor later = y.slice(along, distance, y.size(along)),
+                     before = y.slice(along, 0, y.size(along) - distance);
+        y = cat({y.slice(along, 0, distance), logaddexp(later, before)}, along);
+    }
+    return tagged(y.to(call[0].dtype()), call[0].is_batch() && along != 0);
+}
+
+Tensor diff(const Tensor& given, int n, int dim) {
+    constexpr const char* name = "diff";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    Tensor x = call[0];
+    if (x.dims() == 0) throw InvalidArgument("diff: the tensor is a scalar; expected at least one dimension");
+    if (n < 0) throw InvalidArgument(fmt::format("{}: invalid n ({}); expected 0 or more", name, n));
+    const int along = wrap_dim(dim, x.dims(), name);
+    checks::not_rows(name, x, along);
+    for (; n > 0 && x.size(along) > 0; --n) {
+        const Tensor later = x.slice(along, 1), before = x.slice(along, 0, x.size(along) - 1);
+        x = x.dtype() == DType::boolean ? ne(later, before) : later - before;
+    }
+    return x;
+}
+
 Tensor prod(const Tensor& given, std::optional<int> dim, bool keepdim) {
     const CheckedArgs call("prod", {arg::any("the tensor", given)});
     Tensor x = summed(call[0]);

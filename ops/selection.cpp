@@ -17,7 +17,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr Relations less{1}, less_or_equal{3}, equal{2}, greater_or_equal{6}, greater{4}, unequal{13};
+constexpr Relations less{1}, less_or_equal{3}, equal_to{2}, greater_or_equal{6}, greater{4}, unequal{13};
 
 Tensor zero_like(const Tensor& x) { return Tensor::full({}, 0, x.dtype(), x.device()); }
 
@@ -95,7 +95,7 @@ Tensor extremum(const Tensor& given_a, const Tensor& given_b, Relations loses) {
     add_autograd_node(name, {a, b}, {y}, BackwardFunction::composed([=](const auto& gradients) {
                           const Tensor &dy = gradients[0], zero = zero_like(dy);
                           const Tensor x1 = first.get(), x2 = second.get();
-                          const Tensor shared = where(compare(name, x1, x2, equal), dy * 0.5, dy);
+                          const Tensor shared = where(compare(name, x1, x2, equal_to), dy * 0.5, dy);
                           std::vector<Tensor> result(2);
                           if (from_a.wanted)
                               result[0] = from_a.reduce(where(compare(name, x1, x2, loses), zero, shared));
@@ -113,20 +113,20 @@ Tensor as_condition(const char* name, const Tensor& x) {
 
 }  // namespace
 
-Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", a, b, equal); }
+Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", a, b, equal_to); }
 Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", a, b, unequal); }
 Tensor lt(const Tensor& a, const Tensor& b) { return compare("lt", a, b, less); }
 Tensor le(const Tensor& a, const Tensor& b) { return compare("le", a, b, less_or_equal); }
 Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", a, b, greater); }
 Tensor ge(const Tensor& a, const Tensor& b) { return compare("ge", a, b, greater_or_equal); }
-Tensor eq(const Tensor& a, Scalar b) { return compare("eq", a, b, equal); }
+Tensor eq(const Tensor& a, Scalar b) { return compare("eq", a, b, equal_to); }
 Tensor ne(const Tensor& a, Scalar b) { return compare("ne", a, b, unequal); }
 Tensor lt(const Tensor& a, Scalar b) { return compare("lt", a, b, less); }
 Tensor le(const Tensor& a, Scalar b) { return compare("le", a, b, less_or_equal); }
 Tensor gt(const Tensor& a, Scalar b) { return compare("gt", a, b, greater); }
 Tensor ge(const Tensor& a, Scalar b) { return compare("ge", a, b, greater_or_equal); }
 
-Tensor logical_not(const Tensor& x) { return compare("logical_not", x, 0, equal); }
+Tensor logical_not(const Tensor& x) { return compare("logical_not", x, 0, equal_to); }
 Tensor logical_and(const Tensor& a, const Tensor& b) {
     const Tensor first = as_condition("logical_and", a);
     return choose("logical_and", "the condition", first, as_condition("logical_and", b), zero_like(first));

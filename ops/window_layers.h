@@ -1,5 +1,11 @@
-// Layers that surround images with elements, and that cut them into windows. Names and arguments are PyTorch's.
+// Layers that surround sequences, images and volumes with elements, and that cut images into windows. Names and
+// arguments are PyTorch's.
 #pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
@@ -7,48 +13,110 @@
 
 namespace lockstep {
 
-/// Elements on each side of an image: `1` for all, or `{left, right, top, bottom}`. Negative numbers crop.
+/// Elements on each side: `1` for all, or `{left, right}`, `{left, right, top, bottom}` or `{left, right, top, bottom,
+/// front, back}` for sequences, images or volumes. Negative numbers crop.
+template <int dimensions>
 struct Margins {
-    int left, right, top, bottom;
-    constexpr Margins(int all) : Margins(all, all, all, all) {}  // NOLINT(google-explicit-constructor)
-    constexpr Margins(int on_left, int on_right, int on_top, int on_bottom)
-        : left(on_left), right(on_right), top(on_top), bottom(on_bottom) {}
+    std::array<int, 2 * static_cast<std::size_t>(dimensions)> sides;
+    constexpr Margins(int all) { sides.fill(all); }  // NOLINT(google-explicit-constructor)
+    template <class... Rest>
+    requires(sizeof...(Rest) + 1 == 2 * dimensions) constexpr Margins(int left, Rest... rest) : sides{left, rest...} {}
 };
 
-/// Surrounds x (..., H, W) by `margins`. The layers below have one mode each.
-struct Padding2d : PlainLayer {
-    Padding2d(const Margins& sides, PaddingMode kind) : margins(sides), mode(kind) {}
+/// Surrounds the last dimensions of x by `margins`. The layers below have one mode each.
+template <int dimensions>
+struct PaddingLayer : PlainLayer {
+    PaddingLayer(const Margins<dimensions>& around, PaddingMode kind, double number = 0)
+        : margins(around), mode(kind), value(number) {}
 
-    Margins margins;
+    Margins<dimensions> margins;
     PaddingMode mode;
+    double value;  ///< the new elements, if the mode is zeros
 
     Tensor forward(const Tensor& x) const {
-        return pad(x, {margins.left, margins.right, margins.top, margins.bottom}, mode);
+        const std::vector<std::int64_t> amounts(margins.sides.begin(), margins.sides.end());
+        return mode == PaddingMode::zeros ? pad(x, amounts, value) : pad(x, amounts, mode);
     }
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const {
-        signature.add(margins.left).add(margins.right).add(margins.top).add(margins.bottom).add(mode);
+        for (const int side : margins.sides) signature.add(side);
+        signature.add(mode).add(value);
     }
 };
 
+/// torch.nn.ConstantPad1d.
+struct ConstantPad1d : PaddingLayer<1> {
+    ConstantPad1d(const Margins<1>& around, double number) : PaddingLayer(around, PaddingMode::zeros, number) {}
+};
+
+/// torch.nn.ConstantPad2d.
+struct ConstantPad2d : PaddingLayer<2> {
+    ConstantPad2d(const Margins<2>& around, double number) : PaddingLayer(around, PaddingMode::zeros, number) {}
+};
+
+/// torch.nn.ConstantPad3d.
+struct ConstantPad3d : PaddingLayer<3> {
+    ConstantPad3d(const Margins<3>& around, double number) : PaddingLayer(around, PaddingMode::zeros, number) {}
+};
+
+/// torch.nn.ZeroPad1d.
+struct ZeroPad1d : PaddingLayer<1> {
+    explicit ZeroPad1d(const Margins<1>& around) : PaddingLayer(around, PaddingMode::zeros) {}
+};
+
 /// torch.nn.ZeroPad2d.
-struct ZeroPad2d : Padding2d {
-    explicit ZeroPad2d(const Margins& sides) : Padding2d(sides, PaddingMode::zeros) {}
+struct ZeroPad2d : PaddingLayer<2> {
+    explicit ZeroPad2d(const Margins<2>& around) : PaddingLayer(around, PaddingMode::zeros) {}
+};
+
+/// torch.nn.ZeroPad3d.
+struct ZeroPad3d : PaddingLayer<3> {
+    explicit ZeroPad3d(const Margins<3>& around) : PaddingLayer(around, PaddingMode::zeros) {}
+};
+
+/// torch.nn.ReflectionPad1d.
+struct ReflectionPad1d : PaddingLayer<1> {
+    explicit ReflectionPad1d(const Margins<1>& around) : PaddingLayer(around, PaddingMode::reflect) {}
 };
 
 /// torch.nn.ReflectionPad2d.
-struct ReflectionPad2d : Padding2d {
-    explicit ReflectionPad2d(const Margins& sides) : Padding2d(sides, PaddingMode::reflect) {}
+struct ReflectionPad2d : PaddingLayer<2> {
+    explicit ReflectionPad2d(const Margins<2>& around) : PaddingLayer(around, PaddingMode::reflect) {}
+};
+
+/// torch.nn.ReflectionPad3d.
+struct ReflectionPad3d : PaddingLayer<3> {
+    explicit ReflectionPad3d(const Margins<3>& around) : PaddingLayer(around, PaddingMode::reflect) {}
+};
+
+/// torch.nn.ReplicationPad1d.
+struct ReplicationPad1d : PaddingLayer<1> {
+    explicit ReplicationPad1d(const Margins<1>& around) : PaddingLayer(around, PaddingMode::replicate) {}
 };
 
 /// torch.nn.ReplicationPad2d.
-struct ReplicationPad2d : Padding2d {
-    explicit ReplicationPad2d(const Margins& sides) : Padding2d(sides, PaddingMode::replicate) {}
+struct ReplicationPad2d : PaddingLayer<2> {
+    explicit ReplicationPad2d(const Margins<2>& around) : PaddingLayer(around, PaddingMode::replicate) {}
+};
+
+/// torch.nn.ReplicationPad3d.
+struct ReplicationPad3d : PaddingLayer<3> {
+    explicit ReplicationPad3d(const Margins<3>& around) : PaddingLayer(around, PaddingMode::replicate) {}
+};
+
+/// torch.nn.CircularPad1d.
+struct CircularPad1d : PaddingLayer<1> {
+    explicit CircularPad1d(const Margins<1>& around) : PaddingLayer(around, PaddingMode::circular) {}
 };
 
 /// torch.nn.CircularPad2d.
-struct CircularPad2d : Padding2d {
-    explicit CircularPad2d(const Margins& sides) : Padding2d(sides, PaddingMode::circular) {}
+struct CircularPad2d : PaddingLayer<2> {
+    explicit CircularPad2d(const Margins<2>& around) : PaddingLayer(around, PaddingMode::circular) {}
+};
+
+/// torch.nn.CircularPad3d.
+struct CircularPad3d : PaddingLayer<3> {
+    explicit CircularPad3d(const Margins<3>& around) : PaddingLayer(around, PaddingMode::circular) {}
 };
 
 /// Options of Unfold and Fold.

@@ -132,6 +132,8 @@ public:
         if (found.code == static_cast<std::int32_t>(StatusCode::deviation_negative))
             return fmt::format("{}: std {} in row {} is out of range; expected 0 or more", call_,
                                std::bit_cast<double>(found.value), found.row);
+        if (found.code == static_cast<std::int32_t>(StatusCode::division_by_zero))
+            return fmt::format("{}: the divisor in row {} is the integer 0; expected another number", call_, found.row);
         return fmt::format(
             "{}: target {} in row {} is out of range; expected a class from 0 to the number of outputs - 1", call_,
             found.value, found.row);

@@ -78,6 +78,19 @@ void host_uniform(float* out, std::int64_t count, float low, float high) {
             low + (high - low) * to_uniform(random_bits(state, host_ordinal, start + static_cast<std::uint64_t>(i)));
 }
 
+void host_integers(std::int64_t* out, std::int64_t count, std::uint64_t end) {
+    StepCounters state;
+    const std::uint64_t start = advance(2 * count, state);
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint64_t at = start + 2 * static_cast<std::uint64_t>(i);
+        const std::uint64_t bits = static_cast<std::uint64_t>(random_bits(state, host_ordinal, at)) << 32 |
+                                   random_bits(state, host_ordinal, at + 1);
+        // The upper half of the product: a bias of at most end / 2^64.
+        out[i] =
+            static_cast<std::int64_t>(static_cast<std::uint64_t>(static_cast<unsigned __int128>(bits) * end >> 64));
+    }
+}
+
 void host_normal(float* out, std::int64_t count) {
     StepCounters state;
     const std::uint64_t start = advance(2 * count, state);

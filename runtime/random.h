@@ -71,5 +71,7 @@ std::uint64_t current_seed();
 /// trace they are drawn once, and the program repeats them in every step.
 void host_uniform(float* out, std::int64_t count, float low, float high);
 void host_normal(float* out, std::int64_t count);
+/// Whole numbers below `end`, which is 1 or more.
+void host_integers(std::int64_t* out, std::int64_t count, std::uint64_t end);
 
 }  // namespace lockstep

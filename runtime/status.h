@@ -18,6 +18,7 @@ enum class StatusCode : std::int32_t {
     index_out_of_range = 6,
     probability_out_of_range = 7,
     deviation_negative = 8,
+    division_by_zero = 9,
     /// The step is skipped: it changes nothing, and training continues with the next one.
     skipped = 5
 };

@@ -156,6 +156,37 @@ Tensor Tensor::randn(const Shape& shape) {
     return from(values, shape);
 }
 
+Tensor Tensor::randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype) {
+    refuse_in_trace("randint");
+    check_shape(shape);
+    if (low >= high)
+        throw InvalidArgument(fmt::format("randint: numbers from {} to below {}; expected low < high", low, high));
+    std::vector<std::int64_t> values(static_cast<std::size_t>(shape.numel()));
+    host_integers(values.data(), shape.numel(), static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
+    for (std::int64_t& value : values)
+        value = static_cast<std::int64_t>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(low));
+    return from(values, shape).to(dtype);
+}
+
+Tensor Tensor::randperm(std::int64_t count) {
+    refuse_in_trace("randperm");
+    check_shape({count});
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
+    for (std::size_t left = values.size(); left > 1; --left) {  // Fisher and Yates
+        std::int64_t chosen;
+        host_integers(&chosen, 1, left);
+        std::swap(values[left - 1], values[static_cast<std::size_t>(chosen)]);
+    }
+    return from(values, Shape{count});
+}
+
+Tensor Tensor::logspace(double start, double end, std::int64_t count, double base, DType dtype, Device device) {
+    std::vector<double> values = linspace(start, end, count, DType::f64).to_vector<double>();
+    for (double& value : values) value = std::pow(base, value);
+    return from(values, Shape{count}).to(dtype).to(device);
+}
+
 Tensor Tensor::arange(std::int64_t count, DType dtype) {
     check_shape({count});
     std::vector<std::int64_t> values(static_cast<std::size_t>(count));

@@ -132,6 +132,9 @@ public:
     /// InvalidArgument inside `forward`, for which ops/functional.h has rand_like and randn_like.
     static Tensor rand(const Shape& shape);
     static Tensor randn(const Shape& shape);
+    /// Whole numbers in [low, high), and 0, 1, ..., count - 1 in random order, drawn in the same way.
+    static Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype = DType::i64);
+    static Tensor randperm(std::int64_t count);
     /// 0, 1, ..., count - 1.
     static Tensor arange(std::int64_t count, DType dtype = DType::f32);
     /// start, start + step, ... before `end`, computed in double. Throws InvalidArgument if `step` is 0 or has the
@@ -139,6 +142,9 @@ public:
     static Tensor arange(double start, double end, double step = 1, DType dtype = DType::f32, Device device = {});
     /// `count` evenly spaced numbers from `start` to `end` inclusive, computed in double. torch.linspace.
     static Tensor linspace(double start, double end, std::int64_t count, DType dtype = DType::f32, Device device = {});
+    /// Powers of `base` with such exponents. torch.logspace.
+    static Tensor logspace(double start, double end, std::int64_t count, double base = 10, DType dtype = DType::f32,
+                           Device device = {});
     /// A matrix of `rows` x `columns` (-1: as many as rows) with 1 on the diagonal, 0 elsewhere. torch.eye.
     static Tensor eye(std::int64_t rows, std::int64_t columns = -1, DType dtype = DType::f32, Device device = {});
 

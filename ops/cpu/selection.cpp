@@ -1,13 +1,16 @@
-// Compare, Where and Bivariate.
+// Compare, Where, and rare functions of one and two numbers.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/report.h"
 #include "lockstep/ops/cpu/strided_rows.h"
 #include "lockstep/ops/internal/bivariate.h"
 #include "lockstep/ops/internal/selection_operations.h"
+#include "lockstep/ops/internal/special_functions.h"
 #include "lockstep/ops/internal/visit_size.h"
 #include "lockstep/runtime/dtype.h"
 
@@ -79,6 +82,48 @@ std::unique_ptr<Kernel> make_bivariate(const Bivariate& operation, KernelRequest
     });
 }
 
+/// Reports the first divisor that is 0; `b` is row-major.
+void check_divisors(const KernelArgs& call, const TensorMeta& b) {
+    const std::int64_t count = b.numel();
+    const std::int64_t rows = b.shape.empty() ? 1 : std::max<std::int64_t>(1, b.shape[0]);
+    const auto* const divisors = call.input<std::int64_t>(1);
+    const auto* const zero = std::find(divisors, divisors + count, 0);
+    if (zero != divisors + count)
+        report(call, StatusCode::division_by_zero, (b.batch ? call.first_row : 0) + (zero - divisors) / (count / rows),
+               0);
+}
+
+std::unique_ptr<Kernel> make_integer_bivariate(const IntegerBivariate& operation, KernelRequest& request) {
+    want_strided(operation, request);
+    request.want_contiguous(1);
+    return make_kernel([walk = broadcast_walk<2>(request), threads = request.threads, operation,
+                        divisors = request.in[1]](const KernelArgs& call) {
+        if (operation.divides()) check_divisors(call, divisors);
+        for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+            const auto *a = call.input<std::int64_t>(0) + at[0], *b = call.input<std::int64_t>(1) + at[1];
+            auto* y = call.output<std::int64_t>(0) + at[2];
+            const std::int64_t a_step = walk.steps()[0], b_step = walk.steps()[1];
+            for (std::int64_t i = 0; i < n; ++i) y[i] = operation.value(a[i * a_step], b[i * b_step]);
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_special_function(const SpecialFunction& operation, KernelRequest& request) {
+    want_strided(operation, request);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [walk = broadcast_walk<1>(request), threads = request.threads, operation](const KernelArgs& call) {
+                for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+                    const T* x = call.input<T>(0) + at[0];
+                    T* y = call.output<T>(0) + at[1];
+                    const std::int64_t step = walk.steps()[0];
+                    for (std::int64_t i = 0; i < n; ++i) y[i] = operation.value(x[i * step]);
+                });
+            });
+    });
+}
+
 /// Elements as numbers of the same size.
 template <class Bits>
 std::unique_ptr<Kernel> make_where_of(const KernelRequest& request) {
@@ -108,6 +153,8 @@ std::unique_ptr<Kernel> make_where(const Where& operation, KernelRequest& reques
 void add_selection_kernels(KernelTable& table) {
     table.add<Compare, make_compare>();
     table.add<Bivariate, make_bivariate>();
+    table.add<IntegerBivariate, make_integer_bivariate>();
+    table.add<SpecialFunction, make_special_function>();
     table.add<Where, make_where>();
     table.add_half_types<Where, make_where>();
 }

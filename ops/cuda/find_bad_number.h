@@ -8,13 +8,14 @@
 
 namespace lockstep::cuda {
 
-/// Reports the first number that is not in [0, size).
+/// Reports the first number that is not in [0, size), or the first divisor that is 0.
 struct FindBadNumber {
     using Plans = NoColumns;
     using Value = std::int64_t;  // its position; -1 if there is no such number
     StridedIndex<1> index;
     std::int64_t size, per_row;  // per_row: numbers in a row
     bool batch;                  // rows are those of the batch
+    bool divisors;               // 0 is bad, and nothing else
     StatusCode code;
     const std::int64_t* x;
     std::int64_t first_row;
@@ -25,7 +26,7 @@ struct FindBadNumber {
     LOCKSTEP_HD_INLINE Value zero() const { return -1; }
     LOCKSTEP_HD_INLINE void add(Value& bad, std::int64_t, std::int64_t i) const {
         const std::int64_t number = x[index(i).of[0]];
-        if (number < 0 || number >= size) join(bad, i);
+        if (divisors ? number == 0 : number < 0 || number >= size) join(bad, i);
     }
     LOCKSTEP_HD_INLINE void join(Value& bad, const Value& other) const {
         if (other >= 0 && (bad < 0 || other < bad)) bad = other;

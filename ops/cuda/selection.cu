@@ -1,12 +1,16 @@
-// Comparisons, choices between tensors, and rare functions of two numbers.
+// Comparisons, choices between tensors, and rare functions of one and two numbers.
 #include "lockstep/ops/internal/selection_operations.h"
 
+#include <algorithm>
+
 #include "lockstep/ops/cuda/chunk.h"
+#include "lockstep/ops/cuda/find_bad_number.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/map.h"
 #include "lockstep/ops/internal/bivariate.h"
+#include "lockstep/ops/internal/special_functions.h"
 #include "lockstep/ops/internal/visit_size.h"
 #include "lockstep/runtime/dtype.h"
 
@@ -27,6 +31,19 @@ struct OfTwoNumbers {
     template <class T>
     LOCKSTEP_HD_INLINE T operator()(T a, T b) const {
         return of.value(a, b);
+    }
+};
+
+struct OfTwoIntegers {
+    IntegerBivariate of;
+    LOCKSTEP_HD_INLINE std::int64_t operator()(std::int64_t a, std::int64_t b) const { return of.value(a, b); }
+};
+
+struct OfOneNumber {
+    SpecialFunction of;
+    template <class T>
+    LOCKSTEP_HD_INLINE T operator()(T x) const {
+        return of.value(x);
     }
 };
 
@@ -101,6 +118,44 @@ KernelPtr make_bivariate(const Bivariate& op, KernelRequest& request) {
     });
 }
 
+/// The check of divisors precedes the quotients.
+KernelPtr make_integer_bivariate(const IntegerBivariate& op, KernelRequest& request) {
+    arrange_output(request);
+    request.want_contiguous(1);
+    const TensorMeta &a = request.in[0], &b = request.in[1], &y = request.out[0];
+    const Shape strides[] = {y.strides, broadcast_strides(a, y.shape), broadcast_strides(b, y.shape)};
+    const Shape of_b[] = {b.strides};
+    FindBadNumber find{};
+    find.index = make_index(b.shape, of_b, Order::logical);
+    find.per_row = b.shape.empty() ? 1 : std::max<std::int64_t>(1, b.numel() / std::max<std::int64_t>(1, b.shape[0]));
+    find.batch = b.batch;
+    find.divisors = true;
+    find.code = StatusCode::division_by_zero;
+    const ReducePlan plan = ReducePlan::make(1, b.numel(), false);
+    return make_cuda_kernel(
+        request,
+        [map_plan = make_map(y.shape, strides, chunk_elements(sizeof(std::int64_t))), of = OfTwoIntegers{op}, find,
+         plan](const Queue& queue, const KernelArgs& v) {
+            if (of.of.divides()) find_bad_number(queue, "divisor_check", plan, find, v.input<std::int64_t>(1), v);
+            map<std::int64_t, std::int64_t, by_rows>(queue, "integer_bivariate", map_plan, of,
+                                                     MapOperands<3>{v.out[0], {v.in[0], v.in[1]}});
+        },
+        plan.scratch_bytes<FindBadNumber>());
+}
+
+KernelPtr make_special_function(const SpecialFunction& op, KernelRequest& request) {
+    arrange_output(request);
+    const TensorMeta &x = request.in[0], &y = request.out[0];
+    const Shape strides[] = {y.strides, broadcast_strides(x, y.shape)};
+    return visit_float(op.name, x.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [plan = make_map(y.shape, strides, chunk_elements(sizeof(T))),
+                                          of = OfOneNumber{op}](const Queue& queue, const KernelArgs& v) {
+            map<T, T>(queue, "special_function", plan, of, MapOperands<2>{v.out[0], {v.in[0]}});
+        });
+    });
+}
+
 template <class Bits>
 KernelPtr make_where_of(const KernelRequest& request) {
     const Shape& shape = request.out[0].shape;
@@ -131,6 +186,8 @@ void add_selection_kernels(KernelTable& table) {
     table.add<Compare, make_compare>();
     table.add_half_types<Compare, make_compare>();
     table.add<Bivariate, make_bivariate>();
+    table.add<IntegerBivariate, make_integer_bivariate>();
+    table.add<SpecialFunction, make_special_function>();
     table.add<Where, make_where>();
     table.add_half_types<Where, make_where>();
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/internal/bivariate.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep::integers {
@@ -20,5 +21,12 @@ Tensor relu(const Tensor& x);
 Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max);
 /// Throws InvalidArgument for a negative exponent.
 Tensor pow(const Tensor& x, std::int64_t exponent);
+
+/// Whether both are defined and of integers or bool.
+bool are_both(const Tensor& a, const Tensor& b);
+/// A function of two tensors of integers or bool, in their common dtype, which must not be bool; they are broadcast.
+Tensor bivariate(const char* name, const Tensor& a, const Tensor& b, IntegerBivariate::Function function);
+/// A number as a tensor for such a function of x.
+Tensor number(const char* name, Scalar value, const Tensor& x);
 
 }  // namespace lockstep::integers

@@ -8,8 +8,9 @@
 
 namespace lockstep {
 
-/// A loss from a sum over `count` elements.
-Loss reduced(const Tensor& total, std::int64_t count, Reduction reduction);
+/// A loss of `dtype` from the losses of `count` elements or rows, or from their sum. 16-bit numbers are added in f32,
+/// because sums over large batches would overflow.
+Loss reduced(const Tensor& e, std::int64_t count, Reduction reduction, DType dtype);
 
 /// Cross entropy with a probability of every class as the target.
 Loss cross_entropy_of_probabilities(const Tensor& input, const Tensor& target, const CrossEntropyOptions& options);

@@ -120,8 +120,7 @@ std::string InFlight::describe(const StatusWord& status) const {
         case StatusCode::index_out_of_range:
             return fmt::format(
                 "step {}: index {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 "
-                "to "
-                "(size of the dimension - 1)",
+                "to (size of the dimension - 1)",
                 status.step, status.value, status.row, where);
         case StatusCode::probability_out_of_range:
             return fmt::format(
@@ -133,6 +132,11 @@ std::string InFlight::describe(const StatusWord& status) const {
                 "step {}: std {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 or "
                 "more",
                 status.step, std::bit_cast<double>(status.value), status.row, where);
+        case StatusCode::division_by_zero:
+            return fmt::format(
+                "step {}: the divisor in row {} of the batch is the integer 0 ({}); the step was not applied; expected "
+                "another number",
+                status.step, status.row, where);
         case StatusCode::loss_not_finite:
             return fmt::format("step {}: the loss is not finite; the step was not applied, the model is unchanged",
                                status.step);

@@ -53,6 +53,9 @@ Table make_table() {
     add_images(table);
     add_losses(table);
     add_element_losses(table);
+    add_special_functions(table);
+    add_searches(table);
+    add_sampling(table);
     add_special_values(table);
     return table;
 }

@@ -84,6 +84,9 @@ void add_contractions(Table& table);
 void add_images(Table& table);
 void add_losses(Table& table);
 void add_element_losses(Table& table);
+void add_special_functions(Table& table);
+void add_searches(Table& table);
+void add_sampling(Table& table);
 void add_special_values(Table& table);
 /// All entries.
 Table make_table();

@@ -113,7 +113,7 @@ TEST_CASE("interpolate rejects invalid arguments") {
           }).starts_with("interpolate: invalid scale_factor"));
     CHECK(refusal([&] {
               (void)interpolate(Tensor::zeros({3, 4}), {.scale_factor = 2});
-          }) == "interpolate: input has 2 dimensions, (3, 4); expected (N, C, H, W)");
+          }) == "interpolate: input has 2 dimensions, (3, 4); expected (N, C, L), (N, C, H, W) or (N, C, D, H, W)");
     CHECK(refusal([&] {
               (void)interpolate(x.to(DType::i64), {.scale_factor = 2});
           }).starts_with("interpolate: input (1, 2, 3, 4) has dtype i64"));

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "lockstep/ops/dice.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
@@ -138,4 +139,36 @@ TEST_CASE("host tensors are copied to the device of the others") {
     mse_loss(there, learned).backward();
     CHECK(learned.grad().device().is_host());
     CHECK_THROWS_AS(nll_loss(there, target.to(Device::cpu(1))), InvalidArgument);
+}
+
+TEST_CASE("losses of 16-bit numbers are means in f32") {
+    const std::int64_t rows = 70000;  // more than f16 has, and more than bf16 counts
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+        CAPTURE(name_of(dtype));
+        const Tensor one = Tensor::ones({rows, 2}, dtype, device), zero = zeros_like(one);
+        const Tensor row = Tensor::ones({rows}, DType::i64, device);
+        const auto check = [&](const Loss& loss, double expected) {
+            const Tensor value = loss.value();
+            CHECK(value.dtype() == dtype);
+            CHECK(value.item() == Approx(expected).epsilon(0.01));
+        };
+        check(mse_loss(one, zero), 1);
+        check(l1_loss(one, zero), 1);
+        check(smooth_l1_loss(one, zero), 0.5);
+        check(huber_loss(one, zero), 0.5);
+        check(kl_div(one, zero + 0.5), 0.5 * std::log(0.5) - 0.5);
+        check(soft_margin_loss(one, one), std::log1p(std::exp(-1.0)));
+        check(binary_cross_entropy(one * 0.5, one), std::log(2.0));
+        check(binary_cross_entropy_with_logits(zero, one), std::log(2.0));
+        check(nll_loss(one * -1, row), 1);
+        check(cross_entropy(zero, row), std::log(2.0));
+        check(CrossEntropyLoss{{.label_smoothing = 0.25}}(zero, row), std::log(2.0));
+        check(multi_margin_loss(zero, row), 0.5);
+        check(mean_loss(one), 1);
+        check(dice_loss((one * 0.5).reshape({1, 2, rows, 1}), one.reshape({1, 2, rows, 1})), 1.0 / 3);
+        const Tensor x = one.clone().detach().requires_grad_();
+        mean_loss(x * 2).backward();
+        CHECK(x.grad().dtype() == dtype);
+        CHECK(amax(x.grad()).item() == Approx(1.0 / static_cast<double>(rows)).epsilon(0.05));
+    }
 }

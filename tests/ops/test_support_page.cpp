@@ -92,7 +92,7 @@ Names operations() {
     for (const char* header : {"ops/functional.h", "ops/elementwise.h", "ops/pieces.h"})
         all.merge(declared(
             header,
-            R"(\n(?:inline )?(?:std::vector<Tensor> |std::pair<Tensor, Tensor> |Tensor |ValuesAndIndices[ (])(\w+)\)?\()"));
+            R"(\n(?:inline )?(?:std::vector<Tensor> |std::pair<Tensor, Tensor> |Tensor |bool |UniqueResult |ValuesAndIndices[ (])(\w+)\)?\()"));
     return all;
 }
 
@@ -418,6 +418,56 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"bernoulli", [](const Tensor& x) { bernoulli(x); }},
         {"normal", [](const Tensor& x) { normal(x, x); }},
         {"sum_over_shards", [](const Tensor& x) { sum_over_shards(x); }},
+        {"erfc", [](const Tensor& x) { lockstep::erfc(x); }},
+        {"erfinv", [](const Tensor& x) { erfinv(x); }},
+        {"lgamma", [](const Tensor& x) { lockstep::lgamma(x); }},
+        {"digamma", [](const Tensor& x) { digamma(x); }},
+        {"polygamma", [](const Tensor& x) { polygamma(2, x); }},
+        {"sinc", [](const Tensor& x) { sinc(x); }},
+        {"deg2rad", [](const Tensor& x) { deg2rad(x); }},
+        {"rad2deg", [](const Tensor& x) { rad2deg(x); }},
+        {"copysign", [](const Tensor& x) { lockstep::copysign(x, x); }},
+        {"fmax", [](const Tensor& x) { lockstep::fmax(x, x); }},
+        {"fmin", [](const Tensor& x) { lockstep::fmin(x, x); }},
+        {"floor_divide", [](const Tensor& x) { floor_divide(x, x); }},
+        {"logaddexp2", [](const Tensor& x) { logaddexp2(x, x); }},
+        {"heaviside", [](const Tensor& x) { heaviside(x, x); }},
+        {"isclose", [](const Tensor& x) { isclose(x, x); }},
+        {"scatter_reduce",
+         [](const Tensor& x) { scatter_reduce(x, 0, Tensor::zeros({64}, DType::i64), x, ScatterReduction::amax); }},
+        {"cummax", [](const Tensor& x) { cummax(x, 0); }},
+        {"cummin", [](const Tensor& x) { cummin(x, 0); }},
+        {"logcumsumexp", [](const Tensor& x) { logcumsumexp(x, 0); }},
+        {"diff", [](const Tensor& x) { diff(x); }},
+        {"searchsorted", [](const Tensor& x) { searchsorted(x, x); }},
+        {"bucketize", [](const Tensor& x) { bucketize(x, x); }},
+        {"mm", [as_matrix](const Tensor& x) { mm(as_matrix(x), as_matrix(x)); }},
+        {"addmv",
+         [as_matrix](const Tensor& x) { addmv(as_matrix(x).select(0, 0), as_matrix(x), as_matrix(x).select(0, 0)); }},
+        {"addr",
+         [as_matrix](const Tensor& x) { addr(as_matrix(x), as_matrix(x).select(0, 0), as_matrix(x).select(0, 0)); }},
+        {"inner", [](const Tensor& x) { inner(x, x); }},
+        {"vdot", [](const Tensor& x) { vdot(x, x); }},
+        {"tensor_split", [](const Tensor& x) { tensor_split(x, 3); }},
+        {"dstack",
+         [](const Tensor& x) {
+             dstack({x, x});
+         }},
+        {"grid_sample",
+         [=](const Tensor& x) {
+             grid_sample(as_image(x), weights(x, {1, 2, 2, 2}));
+         }},
+        {"affine_grid",
+         [](const Tensor& x) {
+             affine_grid(x.slice(0, 0, 6).reshape({1, 2, 3}), {1, 1, 2, 2});
+         }},
+        {"multinomial", [](const Tensor& x) { multinomial(x, 2); }},
+        {"nonzero", [](const Tensor& x) { nonzero(x); }},
+        {"masked_select", [](const Tensor& x) { masked_select(x, x > 0); }},
+        {"unique", [](const Tensor& x) { unique(x); }},
+        {"bincount", [](const Tensor& x) { bincount(x); }},
+        {"allclose", [](const Tensor& x) { allclose(x, x); }},
+        {"equal", [](const Tensor& x) { lockstep::equal(x, x); }},
         {"gather_shards", [](const Tensor& x) { gather_shards(x); }},
         {"row_numbers", [](const Tensor& x) { row_numbers(x); }},
     };
@@ -491,9 +541,9 @@ TEST_CASE("the support page names layers, losses, optimizers, schedules, dtypes,
     Names layers;
     for (const char* header : {"ops/layers.h", "ops/activation_layers.h", "ops/special_layers.h", "ops/recurrent.h",
                                "ops/transformer.h", "ops/volume_layers.h", "ops/window_layers.h"})
-        layers.merge(declared(header, R"(\nstruct (\w+)(?: : \w+)? \{)"));
+        layers.merge(declared(header, R"(\nstruct (\w+)(?: : \w+(?:<\d>)?)? \{)"));
     const std::regex others(
-        "PlainLayer|Padding2d|Margins|RecurrentCell|CellParameters|\\w+(?:Options|Result|Masks|State)");
+        "PlainLayer|PaddingLayer|Margins|RecurrentCell|CellParameters|\\w+(?:Options|Result|Masks|State)");
     for (auto name = layers.begin(); name != layers.end();)
         name = std::regex_match(*name, others) ? layers.erase(name) : std::next(name);
     CHECK(difference(layers, shown(page(), "Layers")) == "");
