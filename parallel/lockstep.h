@@ -8,6 +8,7 @@
 #include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/any_module.h"
 #include "lockstep/ops/asgd.h"
+#include "lockstep/ops/averaged_model.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/dice.h"
 #include "lockstep/ops/functional.h"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/parallel/data/internal/torch_generator.h"
@@ -67,6 +68,34 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
             warn(fmt::format("random_split: Length of split at index {} is 0. This might result in an empty dataset.",
                              i));
     return split_rows(size, lengths, seed);
+}
+
+std::vector<std::int64_t> ends_of_parts(const std::vector<std::int64_t>& sizes) {
+    if (sizes.empty()) throw InvalidArgument("ConcatDataset: no datasets; expected at least one");
+    std::vector<std::int64_t> ends;
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (sizes[i] < 0 || __builtin_add_overflow(end, sizes[i], &end))
+            throw InvalidArgument(fmt::format(
+                "ConcatDataset: dataset {} has {} rows; expected 0 or more, and less than 2^63 in total", i, sizes[i]));
+        ends.push_back(end);
+    }
+    return ends;
+}
+
+RowOfPart row_of_part(const std::vector<std::int64_t>& ends, std::int64_t row) {
+    const auto end = std::upper_bound(ends.begin(), ends.end(), row);
+    const auto part = static_cast<std::size_t>(end - ends.begin());
+    return {part, part == 0 ? row : row - ends[part - 1]};
+}
+
+void require_equal_fields(std::span<const RowField> first, std::span<const RowField> other) {
+    bool equal = first.size() == other.size();
+    for (std::size_t i = 0; equal && i < first.size(); ++i)
+        equal = first[i].dtype == other[i].dtype && first[i].shape == other[i].shape;
+    if (!equal)
+        throw InvalidArgument(
+            "ConcatDataset: the datasets have rows of different shapes or dtypes; expected equal rows");
 }
 
 }  // namespace lockstep::detail

@@ -1,4 +1,4 @@
-// Parts of a dataset, as datasets.
+// Parts of a dataset, and several datasets together, as datasets.
 #pragma once
 
 #include <concepts>
@@ -26,6 +26,17 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
                                                   std::uint64_t seed);
 std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<double>& fractions,
                                                   std::uint64_t seed);
+
+/// A row of one of several datasets.
+struct RowOfPart {
+    std::size_t part;
+    std::int64_t row;
+};
+/// The number of rows up to the end of each part. Throws InvalidArgument for an empty list and a negative size.
+std::vector<std::int64_t> ends_of_parts(const std::vector<std::int64_t>& sizes);
+RowOfPart row_of_part(const std::vector<std::int64_t>& ends, std::int64_t row);
+/// Throws InvalidArgument if the parts of a ConcatDataset have different rows.
+void require_equal_fields(std::span<const RowField> first, std::span<const RowField> other);
 
 }  // namespace detail
 
@@ -100,5 +111,79 @@ template <class Data, class Number>
 std::vector<Subset<Data>> random_split(Data data, std::initializer_list<Number> lengths, std::uint64_t seed) {
     return random_split(std::move(data), std::vector<Number>(lengths), seed);
 }
+
+/// torch.utils.data.ConcatDataset: the rows of several datasets of one type, one dataset after another. All must have
+/// rows of equal shapes and dtypes. The RowContext of a row has its number among all rows. Copies share the datasets.
+template <class Data>
+class ConcatDataset {
+    static_assert(RowReader<Data> || Dataset<Data>,
+                  "a dataset has size() and get(row) that returns a tuple of tensors");
+
+public:
+    /// Throws InvalidArgument for an empty list, and for datasets whose `fields()` differ.
+    explicit ConcatDataset(std::vector<Data> parts)
+        : parts_(std::make_shared<const std::vector<Data>>(std::move(parts))) {
+        std::vector<std::int64_t> sizes;
+        for (const Data& part : *parts_) sizes.push_back(part.size());
+        ends_ = detail::ends_of_parts(sizes);
+        if constexpr (RowReader<Data>)
+            for (const Data& part : *parts_) detail::require_equal_fields(parts_->front().fields(), part.fields());
+    }
+
+    std::int64_t size() const {
+        (void)parts();
+        return ends_.back();
+    }
+    const std::vector<Data>& parts() const { return detail::content_of(parts_, "ConcatDataset"); }
+
+    auto get(std::int64_t row) const requires detail::GetsByNumber<Data> {
+        const detail::RowOfPart at = place(row);
+        return parts()[at.part].get(at.row);
+    }
+    auto get(std::int64_t row, RowContext& context) const requires detail::GetsInContext<Data> {
+        const detail::RowOfPart at = place(row);
+        return parts()[at.part].get(at.row, context);
+    }
+    auto fields() const requires RowReader<Data> { return parts().front().fields(); }
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const
+        requires(RowReader<Data> && !detail::ReadsInContext<Data>) {
+        read_runs(rows, to,
+                  [&](const Data& part, std::span<const std::int64_t> numbers, std::size_t,
+                      std::span<std::byte* const> slots) { part.read(numbers, slots); });
+    }
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to,
+              std::span<RowContext> contexts) const requires detail::ReadsInContext<Data> {
+        read_runs(rows, to,
+                  [&](const Data& part, std::span<const std::int64_t> numbers, std::size_t first,
+                      std::span<std::byte* const> slots) {
+                      part.read(numbers, slots, contexts.subspan(first, numbers.size()));
+                  });
+    }
+
+private:
+    detail::RowOfPart place(std::int64_t row) const {
+        detail::require_rows_of("ConcatDataset", {&row, 1}, size());
+        return detail::row_of_part(ends_, row);
+    }
+    /// Calls `read` for each run of rows of one part.
+    template <class Read>
+    void read_runs(std::span<const std::int64_t> rows, std::span<std::byte* const> to, const Read& read) const {
+        const auto all_fields = fields();
+        for (std::size_t first = 0; first < rows.size();) {
+            const std::size_t part = place(rows[first]).part;
+            std::vector<std::int64_t> numbers;
+            for (std::size_t i = first; i < rows.size() && place(rows[i]).part == part; ++i)
+                numbers.push_back(place(rows[i]).row);
+            std::vector<std::byte*> slots;
+            for (std::size_t field = 0; field < to.size(); ++field)
+                slots.push_back(to[field] + first * all_fields[field].row_bytes());
+            read(parts()[part], numbers, first, slots);
+            first += numbers.size();
+        }
+    }
+
+    std::shared_ptr<const std::vector<Data>> parts_;
+    std::vector<std::int64_t> ends_;
+};
 
 }  // namespace lockstep

@@ -177,6 +177,41 @@ TEST_CASE("a batch sampler cuts the rows of another sampler") {
     CHECK_THROWS_AS(BatchSampler(all, 2, false).size(), InvalidArgument);
 }
 
+TEST_CASE("ConcatDataset has the rows of one dataset after another") {
+    const auto part = [](std::int64_t first, std::int64_t count) {
+        return TensorDataset(
+            Tensor::arange(static_cast<double>(first), static_cast<double>(first + count)).unsqueeze(1),
+            Tensor::arange(static_cast<double>(first), static_cast<double>(first + count), 1, DType::i64));
+    };
+    const ConcatDataset all(std::vector{part(0, 3), part(3, 0), part(3, 4), part(7, 1)});
+    REQUIRE(all.size() == 8);
+    for (std::int64_t row = 0; row < 8; ++row) CHECK(std::get<1>(all.get(row)).item() == static_cast<double>(row));
+    // Many rows at once, in runs of one dataset.
+    std::vector<float> numbers(5);
+    std::vector<std::int64_t> labels(5);
+    const std::vector<std::byte*> to{reinterpret_cast<std::byte*>(numbers.data()),
+                                     reinterpret_cast<std::byte*>(labels.data())};
+    all.read(Rows{6, 3, 0, 1, 7}, to);
+    CHECK(numbers == std::vector<float>{6, 3, 0, 1, 7});
+    CHECK(labels == Rows{6, 3, 0, 1, 7});
+    const Subset some(all, {7, 2});
+    CHECK(std::get<1>(some.get(0)).item() == 7);
+
+    CHECK(contains(message_of<InvalidArgument>([&] { (void)all.get(8); }),
+                   "ConcatDataset: index 8 at position 0; expected 0 or more and less than 8"));
+    CHECK_THROWS_AS(all.get(-1), InvalidArgument);
+    CHECK_THROWS_AS(ConcatDataset(std::vector<TensorDataset<2>>{}), InvalidArgument);
+    CHECK(contains(message_of<InvalidArgument>([&] {
+                       const auto wide = TensorDataset(Tensor::zeros({2, 2}), Tensor::zeros({2}, DType::i64));
+                       (void)ConcatDataset(std::vector{part(0, 2), wide});
+                   }),
+                   "ConcatDataset: the datasets have rows of different shapes or dtypes; expected equal rows"));
+    ConcatDataset moved(all);
+    const ConcatDataset there = std::move(moved);
+    CHECK_THROWS_AS(moved.size(), InvalidArgument);
+    CHECK(there.size() == 8);
+}
+
 TEST_CASE("random_split gives PyTorch's parts") {
     const TensorDataset data(Tensor::arange(10));
     const auto parts = random_split(data, {7, 3}, 42);
