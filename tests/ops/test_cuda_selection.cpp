@@ -1,10 +1,13 @@
 // CUDA kernels that compare and choose, in every dtype, around the edges of chunks, on the stand-in and on GPUs.
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/ops/cuda_kernel_call.h"
 
 using namespace lockstep;
@@ -73,4 +76,18 @@ TEST_CASE("comparisons and choices with operands that are repeated along rows an
                       few_numbers(whole, dtype, 3));
             }
         }
+}
+
+TEST_CASE("a divisor that is the integer 0 is reported with its row") {
+    const NoMistakes end;
+    for (const auto& [count, bad] : {std::pair<std::int64_t, std::int64_t>{1, 0}, {9, 4}, {300, 7}, {5000, 4000}}) {
+        std::vector<std::int64_t> divisors(static_cast<std::size_t>(count), 3);
+        divisors[static_cast<std::size_t>(bad)] = divisors.back() = 0;
+        const Tensor a = Tensor::full({count}, 7, DType::i64, gpu);
+        CHECK(message_of<InvalidArgument>(
+                  [&] { (void)remainder(a, Tensor::from(divisors, {count}).to(gpu)).to_vector<std::int64_t>(); }) ==
+              "remainder: the divisor in row " + std::to_string(bad) + " is the integer 0; expected another number");
+    }
+    CHECK(floor_divide(Tensor::full({3}, 7, DType::i64, gpu), -2).to_vector<std::int64_t>() ==
+          std::vector<std::int64_t>(3, -4));
 }

@@ -99,6 +99,34 @@ TEST_CASE("an index out of range refuses the step and names the row of the batch
 }
 
 namespace {
+/// The embedding of a number modulo another one.
+struct Hashed {
+    ls::Embedding table{5, 3};
+    LOCKSTEP_MEMBERS(table)
+    ls::Tensor forward(const ls::Tensor& x) { return table(ls::remainder(x.select(1, 0), x.select(1, 1))); }
+};
+}  // namespace
+
+TEST_CASE("a divisor that is the integer 0 refuses the step and names the row of the batch") {
+    std::vector<std::int64_t> numbers;
+    for (std::int64_t row = 0; row < 9; ++row) {
+        numbers.push_back(row * 7 - 20);
+        numbers.push_back(row == 7 ? 0 : 1 + row % 5);
+    }
+    const ls::Tensor x = ls::Tensor::from(numbers, {9, 2}), target = ls::Tensor::zeros({9, 3});
+    for (const int devices : {1, 3}) {
+        ls::DataParallel<Hashed> model(Hashed{}, cpu_devices(devices));
+        ls::SGD sgd(model, {.lr = 0.5});
+        const std::vector<float> before = model->table.weight->to_vector<float>();
+        const ls::StepLoss loss = model.step(sgd, x, target, ls::mse_loss);
+        const std::string message = message_of<ls::StepError>([&] { (void)loss.item(); });
+        INFO(message);
+        CHECK(contains(message, "step 0: the divisor in row 7 of the batch is the integer 0 (shard "));
+        CHECK(model->table.weight->to_vector<float>() == before);
+    }
+}
+
+namespace {
 struct Pairs {
     ls::Linear a{3, 4};
     int kind = 0;

@@ -367,6 +367,32 @@ TEST_CASE("powers of tensors in other orders of memory") {
     }
 }
 
+TEST_CASE("special functions and quotients of integers in every order of memory") {
+    // Dense, one element for a row, and columns before rows.
+    for (const std::int64_t columns : {5, 64}) {
+        for (const DType dtype : {DType::f32, DType::f64}) {
+            const Input x{{7, columns}, Values::positive, false};
+            check({"digamma", {x}, [](const auto& in) { return digamma(in[0]); }}, dtype, f32_bound * 10);
+            check({"lgamma of columns", {x}, [](const auto& in) { return lgamma(in[0].slice(1, 1)); }}, dtype,
+                  f32_bound * 10);
+            check({"erfinv of a row",
+                   {x},
+                   [](const auto& in) {
+                       return erfinv(in[0].slice(0, 0, 1).expand({3, -1}) / 3);
+                   }},
+                  dtype, f32_bound * 10);
+        }
+        const Input a{{7, columns}, Values::classes, false, 1000}, b{{columns, 7}, Values::classes, false, 9};
+        check(
+            {"quotients", {a, b}, [](const auto& in) { return floor_divide(in[0] - 500, in[1].transpose(0, 1) + 1); }},
+            DType::i64, 0);
+        check({"remainders", {a, a}, [](const auto& in) { return remainder(in[0] - 500, fmod(in[1], 7) + 1); }},
+              DType::i64, 0);
+        check({"powers", {a, b}, [](const auto& in) { return pow(in[0], in[1].slice(1, 0, 1).transpose(0, 1)); }},
+              DType::i64, 0);
+    }
+}
+
 TEST_CASE("every dtype is copied, filled, padded, concatenated and converted to every other") {
     constexpr DType all[] = {DType::f32, DType::f64, DType::f16, DType::bf16,
                              DType::i32, DType::i64, DType::u8,  DType::boolean};
