@@ -41,6 +41,15 @@ void require_equal_shapes(const char* name, const char* what, const Tensor& a, c
                                           a.shape().str(), b.shape().str()));
 }
 
+/// The loss of every element or row; 16-bit numbers as f32.
+struct Costs {
+    Tensor e;
+    DType dtype;  ///< dtype of the input
+
+    Tensor elements() const { return e.to(dtype); }
+    Loss reduced(Reduction reduction) const { return lockstep::reduced(e, e.numel(), reduction, dtype); }
+};
+
 /// Input and target of a loss, on one device; 16-bit numbers as f32.
 class Pairs {
 public:
@@ -53,10 +62,8 @@ public:
     }
     const Tensor& input() const { return input_; }
     const Tensor& target() const { return target_; }
-    /// The loss, in the dtype of the input, from that of every element or row.
-    Loss loss(const Tensor& e, Reduction reduction) const { return reduced(e, e.numel(), reduction, call_[0].dtype()); }
-    /// Its mean over the rows.
-    Loss mean_of_rows(const Tensor& e) const { return reduced(e, e.size(0), Reduction::mean, call_[0].dtype()); }
+    /// `e`: the loss of every element or row.
+    Costs costs(const Tensor& e) const { return {e, call_[0].dtype()}; }
     /// Another tensor of the loss, of a floating dtype.
     Tensor like_input(const Tensor& tensor) const { return device_.moved(tensor).to(input_.dtype()); }
     Tensor moved(const Tensor& tensor) const { return device_.moved(tensor); }
@@ -74,7 +81,7 @@ Tensor positive_part(const Tensor& x) { return clamp(x, 0); }
 
 }  // namespace
 
-Loss cross_entropy_of_probabilities(const Tensor& input, const Tensor& given, const CrossEntropyOptions& options) {
+Tensor cross_entropies_of_probabilities(const Tensor& input, const Tensor& given, const CrossEntropyOptions& options) {
     constexpr const char* name = "cross_entropy";
     if (!(input.shape() == given.shape()))
         throw InvalidArgument(
@@ -101,27 +108,7 @@ Loss cross_entropy_of_probabilities(const Tensor& input, const Tensor& given, co
         for (int dim = 2; dim < costs.dims(); ++dim) of_classes.push_back(1);
         costs = costs * pair.like_input(options.weight).reshape(of_classes);
     }
-    return pair.loss(sum(costs, 1), options.reduction);
-}
-
-Loss L1Loss::operator()(const Tensor& input, const Tensor& target) const {
-    const Pairs pair("l1_loss", input, target);
-    return pair.loss(abs(pair.input() - pair.target()), reduction);
-}
-
-Loss SmoothL1Loss::operator()(const Tensor& input, const Tensor& target) const {
-    if (!(beta >= 0)) throw InvalidArgument(fmt::format("smooth_l1_loss: invalid beta ({}); expected 0 or more", beta));
-    const Pairs pair("smooth_l1_loss", input, target);
-    const Tensor d = abs(pair.input() - pair.target());
-    return pair.loss(beta == 0 ? d : where(d < beta, square(d) * (0.5 / beta), d - 0.5 * beta), reduction);
-}
-
-Loss HuberLoss::operator()(const Tensor& input, const Tensor& target) const {
-    if (!(delta > 0))
-        throw InvalidArgument(fmt::format("huber_loss: invalid delta ({}); expected a positive number", delta));
-    const Pairs pair("huber_loss", input, target);
-    const Tensor d = abs(pair.input() - pair.target());
-    return pair.loss(where(d <= delta, square(d) * 0.5, (d - 0.5 * delta) * delta), reduction);
+    return sum(costs, 1);
 }
 
 namespace {
@@ -146,52 +133,68 @@ Tensor cross_entropies(const Tensor& x, const Tensor& t) {
     return e;
 }
 
-}  // namespace
+Costs costs_of(const L1Loss&, const Tensor& input, const Tensor& target) {
+    const Pairs pair("l1_loss", input, target);
+    return pair.costs(abs(pair.input() - pair.target()));
+}
 
-Loss BceLoss::operator()(const Tensor& input, const Tensor& target) const {
+Costs costs_of(const SmoothL1Loss& loss, const Tensor& input, const Tensor& target) {
+    if (!(loss.beta >= 0))
+        throw InvalidArgument(fmt::format("smooth_l1_loss: invalid beta ({}); expected 0 or more", loss.beta));
+    const Pairs pair("smooth_l1_loss", input, target);
+    const Tensor d = abs(pair.input() - pair.target());
+    return pair.costs(loss.beta == 0 ? d : where(d < loss.beta, square(d) * (0.5 / loss.beta), d - 0.5 * loss.beta));
+}
+
+Costs costs_of(const HuberLoss& loss, const Tensor& input, const Tensor& target) {
+    if (!(loss.delta > 0))
+        throw InvalidArgument(fmt::format("huber_loss: invalid delta ({}); expected a positive number", loss.delta));
+    const Pairs pair("huber_loss", input, target);
+    const Tensor d = abs(pair.input() - pair.target());
+    return pair.costs(where(d <= loss.delta, square(d) * 0.5, (d - 0.5 * loss.delta) * loss.delta));
+}
+
+Costs costs_of(const BceLoss& loss, const Tensor& input, const Tensor& target) {
     constexpr const char* name = "binary_cross_entropy";
     const Pairs pair(name, input, target);
     const Tensor& x = pair.input();
     Tensor e = cross_entropies(x, pair.target());
-    if (options.weight.defined()) {
-        const Tensor weight = pair.like_input(options.weight);
+    if (loss.options.weight.defined()) {
+        const Tensor weight = pair.like_input(loss.options.weight);
         require_row_weights(name, "weight", weight, x);
         e = e * weight;
     }
-    return pair.loss(e, options.reduction);
+    return pair.costs(e);
 }
 
-Loss KlDivLoss::operator()(const Tensor& input, const Tensor& target) const {
+Costs costs_of(const KlDivLoss& loss, const Tensor& input, const Tensor& target) {
     const Pairs pair("kl_div", input, target);
     const Tensor &x = pair.input(), &t = pair.target();
     Tensor e;
-    if (options.log_target) {
+    if (loss.options.log_target) {
         e = exp(t) * (t - x);
     } else {
         const Tensor none = eq(t, 0);  // 0 log(0) is 0
         e = where(none, 0, t * log(where(none, 1, t))) - t * x;
     }
-    if (options.reduction == KlDivOptions::Reduction::mean) return pair.loss(e, Reduction::mean);
-    if (options.reduction == KlDivOptions::Reduction::sum) return pair.loss(e, Reduction::sum);
-    if (x.dims() == 0) throw InvalidArgument("kl_div: a scalar has no rows; expected (N, ...)");
-    return pair.mean_of_rows(e);
+    return pair.costs(e);
 }
 
-Loss GaussianNllLoss::operator()(const Tensor& input, const Tensor& target, const Tensor& given_var) const {
+Costs costs_of(const GaussianNllLoss& loss, const Tensor& input, const Tensor& target, const Tensor& given_var) {
     constexpr const char* name = "gaussian_nll_loss";
-    if (!(options.eps > 0))
-        throw InvalidArgument(fmt::format("{}: invalid eps ({}); expected a positive number", name, options.eps));
+    if (!(loss.options.eps > 0))
+        throw InvalidArgument(fmt::format("{}: invalid eps ({}); expected a positive number", name, loss.options.eps));
     const Pairs pair(name, input, target);
     const CheckedArgs call(name, {arg::floating("var", given_var)});
     const Tensor given = pair.like_input(call[0]);
     require_equal_shapes(name, "input and var", pair.input(), given);
-    const Tensor var = given + (clamp(given.detach(), options.eps) - given.detach());
+    const Tensor var = given + (clamp(given.detach(), loss.options.eps) - given.detach());
     Tensor e = (log(var) + square(pair.input() - pair.target()) / var) * 0.5;
-    if (options.full) e = e + 0.5 * std::log(2 * std::numbers::pi);
-    return pair.loss(e, options.reduction);
+    if (loss.options.full) e = e + 0.5 * std::log(2 * std::numbers::pi);
+    return pair.costs(e);
 }
 
-Loss CosineEmbeddingLoss::operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+Costs costs_of(const CosineEmbeddingLoss& loss, const Tensor& x1, const Tensor& x2, const Tensor& target) {
     constexpr const char* name = "cosine_embedding_loss";
     const Pairs pair(name, x1, x2);
     checks::dims(name, "input", pair.input(), 2, "(N, D)");
@@ -204,63 +207,64 @@ Loss CosineEmbeddingLoss::operator()(const Tensor& x1, const Tensor& x2, const T
     const Tensor &a = pair.input(), &b = pair.target();
     const Tensor cosine = sum(a * b, 1) / sqrt((sum(square(a), 1) + eps) * (sum(square(b), 1) + eps));
     const Tensor alike = eq(call[0], 1), different = eq(call[0], -1);
-    const Tensor e = where(alike, 1 - cosine, where(different, positive_part(cosine - options.margin), 0));
-    return pair.loss(e, options.reduction);
+    const Tensor e = where(alike, 1 - cosine, where(different, positive_part(cosine - loss.options.margin), 0));
+    return pair.costs(e);
 }
 
-Loss TripletMarginLoss::operator()(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const {
+Costs costs_of(const TripletMarginLoss& loss, const Tensor& anchor, const Tensor& positive, const Tensor& negative) {
     constexpr const char* name = "triplet_margin_loss";
-    if (!(options.margin > 0))
-        throw InvalidArgument(fmt::format("{}: invalid margin ({}); expected a positive number", name, options.margin));
+    if (!(loss.options.margin > 0))
+        throw InvalidArgument(
+            fmt::format("{}: invalid margin ({}); expected a positive number", name, loss.options.margin));
     const Pairs near(name, anchor, positive), far(name, anchor, negative);
     checks::dims(name, "anchor", near.input(), 2, "(N, D)");
-    const Tensor closeness = lengths(near.input() - near.target() + options.eps);
-    Tensor distance = lengths(far.input() - far.target() + options.eps);
-    if (options.swap) distance = minimum(distance, lengths(near.target() - far.target() + options.eps));
-    return near.loss(positive_part(closeness - distance + options.margin), options.reduction);
+    const Tensor closeness = lengths(near.input() - near.target() + loss.options.eps);
+    Tensor distance = lengths(far.input() - far.target() + loss.options.eps);
+    if (loss.options.swap) distance = minimum(distance, lengths(near.target() - far.target() + loss.options.eps));
+    return near.costs(positive_part(closeness - distance + loss.options.margin));
 }
 
-Loss PoissonNllLoss::operator()(const Tensor& input, const Tensor& target) const {
+Costs costs_of(const PoissonNllLoss& loss, const Tensor& input, const Tensor& target) {
     const Pairs pair("poisson_nll_loss", input, target);
     const Tensor &x = pair.input(), &t = pair.target();
-    Tensor e = options.log_input ? exp(x) - t * x : x - t * log(x + options.eps);
-    if (options.full) {
+    Tensor e = loss.options.log_input ? exp(x) - t * x : x - t * log(x + loss.options.eps);
+    if (loss.options.full) {
         const Tensor counted = clamp(t, 1);
         e = e + where(t > 1, t * log(counted) - t + log(counted * (2 * std::numbers::pi)) * 0.5, 0);
     }
-    return pair.loss(e, options.reduction);
+    return pair.costs(e);
 }
 
-Loss MarginRankingLoss::operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+Costs costs_of(const MarginRankingLoss& loss, const Tensor& x1, const Tensor& x2, const Tensor& target) {
     constexpr const char* name = "margin_ranking_loss";
     const Pairs pair(name, x1, x2);
     const CheckedArgs call(name, {arg::any("target", pair.moved(target))});
     require_equal_shapes(name, "input and target", pair.input(), call[0]);
     const Tensor lead = pair.like_input(call[0]) * (pair.input() - pair.target());
-    return pair.loss(positive_part(options.margin - lead), options.reduction);
+    return pair.costs(positive_part(loss.options.margin - lead));
 }
 
-Loss HingeEmbeddingLoss::operator()(const Tensor& input, const Tensor& target) const {
+Costs costs_of(const HingeEmbeddingLoss& loss, const Tensor& input, const Tensor& target) {
     const Pairs pair("hinge_embedding_loss", input, target);
     const Tensor &x = pair.input(), &t = pair.target();
-    const Tensor apart = where(eq(t, 1), 0, positive_part(options.margin - x)), near = where(eq(t, -1), 0, x);
-    return pair.loss(apart + near, options.reduction);
+    const Tensor apart = where(eq(t, 1), 0, positive_part(loss.options.margin - x)), near = where(eq(t, -1), 0, x);
+    return pair.costs(apart + near);
 }
 
-Loss SoftMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+Costs costs_of(const SoftMarginLoss&, const Tensor& input, const Tensor& target) {
     const Pairs pair("soft_margin_loss", input, target);
-    return pair.loss(neg(logsigmoid(pair.input() * pair.target())), reduction);
+    return pair.costs(neg(logsigmoid(pair.input() * pair.target())));
 }
 
-Loss MultiLabelSoftMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+Costs costs_of(const MultiLabelSoftMarginLoss&, const Tensor& input, const Tensor& target) {
     constexpr const char* name = "multilabel_soft_margin_loss";
     const Pairs pair(name, input, target);
     checks::dims(name, "input", pair.input(), 2, "(N, C)");
     const Tensor &x = pair.input(), &t = pair.target();
-    return pair.loss(neg(mean(t * logsigmoid(x) + (1 - t) * logsigmoid(neg(x)), 1)), reduction);
+    return pair.costs(neg(mean(t * logsigmoid(x) + (1 - t) * logsigmoid(neg(x)), 1)));
 }
 
-Loss MultiMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+Costs costs_of(const MultiMarginLoss& loss, const Tensor& input, const Tensor& target) {
     constexpr const char* name = "multi_margin_loss";
     const OperandDevice device(input, target);
     const CheckedArgs call(name,
@@ -270,9 +274,113 @@ Loss MultiMarginLoss::operator()(const Tensor& input, const Tensor& target) cons
         throw InvalidArgument(fmt::format("{}: target has shape {}; expected {}, a class for each row", name,
                                           call[1].shape().str(), Shape{call[0].size(0)}.str()));
     const Tensor x = widened(call[0]);
-    const Tensor missing = positive_part(options.margin - gather(x, 1, call[1].unsqueeze(1)) + x);
+    const Tensor missing = positive_part(loss.options.margin - gather(x, 1, call[1].unsqueeze(1)) + x);
     const Tensor of_rows = mean(where(one_hot(call[1], x.size(1)) > 0, 0, missing), 1);
-    return reduced(of_rows, x.size(0), options.reduction, call[0].dtype());
+    return {of_rows, call[0].dtype()};
+}
+
+}  // namespace
+
+Loss L1Loss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(reduction);
+}
+Tensor L1Loss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss SmoothL1Loss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(reduction);
+}
+Tensor SmoothL1Loss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss HuberLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(reduction);
+}
+Tensor HuberLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss BceLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(options.reduction);
+}
+Tensor BceLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss KlDivLoss::operator()(const Tensor& input, const Tensor& target) const {
+    const Costs costs = costs_of(*this, input, target);
+    if (options.reduction == KlDivOptions::Reduction::mean) return costs.reduced(Reduction::mean);
+    if (options.reduction == KlDivOptions::Reduction::sum) return costs.reduced(Reduction::sum);
+    if (costs.e.dims() == 0) throw InvalidArgument("kl_div: a scalar has no rows; expected (N, ...)");
+    return reduced(costs.e, costs.e.size(0), Reduction::mean, costs.dtype);
+}
+Tensor KlDivLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss GaussianNllLoss::operator()(const Tensor& input, const Tensor& target, const Tensor& given_var) const {
+    return costs_of(*this, input, target, given_var).reduced(options.reduction);
+}
+Tensor GaussianNllLoss::elements(const Tensor& input, const Tensor& target, const Tensor& given_var) const {
+    return costs_of(*this, input, target, given_var).elements();
+}
+
+Loss CosineEmbeddingLoss::operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+    return costs_of(*this, x1, x2, target).reduced(options.reduction);
+}
+Tensor CosineEmbeddingLoss::elements(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+    return costs_of(*this, x1, x2, target).elements();
+}
+
+Loss TripletMarginLoss::operator()(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const {
+    return costs_of(*this, anchor, positive, negative).reduced(options.reduction);
+}
+Tensor TripletMarginLoss::elements(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const {
+    return costs_of(*this, anchor, positive, negative).elements();
+}
+
+Loss PoissonNllLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(options.reduction);
+}
+Tensor PoissonNllLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss MarginRankingLoss::operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+    return costs_of(*this, x1, x2, target).reduced(options.reduction);
+}
+Tensor MarginRankingLoss::elements(const Tensor& x1, const Tensor& x2, const Tensor& target) const {
+    return costs_of(*this, x1, x2, target).elements();
+}
+
+Loss HingeEmbeddingLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(options.reduction);
+}
+Tensor HingeEmbeddingLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss SoftMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(reduction);
+}
+Tensor SoftMarginLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss MultiLabelSoftMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(reduction);
+}
+Tensor MultiLabelSoftMarginLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss MultiMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(options.reduction);
+}
+Tensor MultiMarginLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
 }
 
 }  // namespace lockstep

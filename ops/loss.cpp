@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/loss_terms.h"
@@ -87,10 +89,17 @@ NllSums nll_sums(const char* name, const Tensor& input, const Tensor& target, co
     return {made[0], made[1]};
 }
 
-Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target, const NllOptions& options) {
+/// Logarithms and classes of a loss, checked; 16-bit numbers as f32.
+struct Classified {
+    Tensor input, target, weight;
+    DType dtype;  ///< dtype of the input
+};
+
+Classified classified(const char* name, const Tensor& given_input, const Tensor& given_target,
+                      const Tensor& given_weight) {
     const CheckedArgs call(name,
                            {arg::floating("input", given_input), arg::any("target", given_target),
-                            arg::optional("weight", OperandDevice(given_input, given_target).moved(options.weight))});
+                            arg::optional("weight", OperandDevice(given_input, given_target).moved(given_weight))});
     const Tensor input = widened(call[0]), target = call[1];
     const Tensor weight = call[2].defined() ? widened(call[2]) : call[2];
     require_classes(name, input);
@@ -108,9 +117,32 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
     if (weight.defined() && weight.requires_grad())
         throw InvalidArgument(
             fmt::format("{}: class weights require a gradient; expected constants (use weight.detach())", name));
+    return {input, target, weight, call[0].dtype()};
+}
 
-    const auto [numerator, denominator] = nll_sums(name, input, target, weight, options.ignore_index);
-    return Loss({numerator, options.reduction == Reduction::mean ? denominator : Tensor(), 1, call[0].dtype()});
+Loss nll(const char* name, const Classified& of, const NllOptions& options) {
+    const auto [numerator, denominator] = nll_sums(name, of.input, of.target, of.weight, options.ignore_index);
+    return Loss({numerator, options.reduction == Reduction::mean ? denominator : Tensor(), 1, of.dtype});
+}
+
+/// The loss of every position.
+Tensor nll_elements(const Classified& of, std::int64_t ignore_index) {
+    const Tensor ignored = eq(of.target, ignore_index), classes = where(ignored, 0, of.target);
+    Tensor costs = neg(gather(of.input, 1, classes.unsqueeze(1)).squeeze(1));
+    if (of.weight.defined())
+        costs = costs * index_select(of.weight, 0, classes.reshape({classes.numel()})).reshape(classes.shape());
+    return masked_fill(costs, ignored, 0);
+}
+
+/// Minus the logarithms of all classes, times their weights, added up for every position; 0 if it is ignored.
+Tensor even_costs(const Classified& of, std::int64_t ignore_index) {
+    Tensor costs = neg(of.input);
+    if (of.weight.defined()) {
+        Shape of_classes;
+        for (int dim = 1; dim < of.input.dims(); ++dim) of_classes.push_back(dim == 1 ? of.input.size(1) : 1);
+        costs = costs * of.weight.reshape(of_classes);
+    }
+    return where(eq(of.target, ignore_index), 0, sum(costs, 1));
 }
 
 }  // namespace
@@ -118,35 +150,69 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
 Loss NllLoss::operator()(const Tensor& input, const Tensor& target) const {
     const ApiScope call("nll_loss");
     const OperandDevice device(input, target);
-    return nll("nll_loss", device.moved(input), device.moved(target), options);
+    return nll("nll_loss", classified("nll_loss", device.moved(input), device.moved(target), options.weight), options);
 }
+
+Tensor NllLoss::elements(const Tensor& input, const Tensor& target) const {
+    const ApiScope call("nll_loss");
+    const OperandDevice device(input, target);
+    const Classified of = classified("nll_loss", device.moved(input), device.moved(target), options.weight);
+    return nll_elements(of, options.ignore_index).to(of.dtype);
+}
+
+namespace {
+
+/// Checks the input and `label_smoothing`.
+void require_logits(const Tensor& input, const CrossEntropyOptions& options) {
+    require_classes("cross_entropy", input);
+    if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
+        throw InvalidArgument(
+            fmt::format("cross_entropy: invalid label_smoothing ({}); expected 0 to 1", options.label_smoothing));
+}
+
+bool are_probabilities(const Tensor& target) { return target.defined() && is_floating(target.dtype()); }
+
+Classified log_probabilities(const Tensor& input, const Tensor& target, const CrossEntropyOptions& options) {
+    const OperandDevice device(input, target);
+    return classified("cross_entropy", log_softmax(device.moved(input), 1), device.moved(target), options.weight);
+}
+
+}  // namespace
 
 Loss CrossEntropyLoss::operator()(const Tensor& given, const Tensor& target) const {
     const CheckedArgs call("cross_entropy", {arg::floating("input", given)});
     const Tensor& input = call[0];
-    require_classes("cross_entropy", input);
-    const double smoothing = options.label_smoothing;
-    if (!(smoothing >= 0 && smoothing <= 1))
-        throw InvalidArgument(fmt::format("cross_entropy: invalid label_smoothing ({}); expected 0 to 1", smoothing));
-    if (target.defined() && is_floating(target.dtype())) return cross_entropy_of_probabilities(input, target, options);
-    const OperandDevice device(input, target);
-    const Tensor logarithms = log_softmax(device.moved(input), 1), classes = device.moved(target);
-    const Loss hard =
-        nll("cross_entropy", logarithms, classes, {options.weight, options.ignore_index, options.reduction});
-    if (smoothing == 0) return hard;
-
-    Tensor costs = neg(logarithms);
-    if (options.weight.defined()) {
-        Shape of_classes;
-        for (int dim = 1; dim < input.dims(); ++dim) of_classes.push_back(dim == 1 ? input.size(1) : 1);
-        costs = costs * device.moved(options.weight).reshape(of_classes);
+    require_logits(input, options);
+    if (are_probabilities(target)) {
+        const Tensor costs = cross_entropies_of_probabilities(input, target, options);
+        return reduced(costs, costs.numel(), options.reduction, input.dtype());
     }
-    const Tensor even = where(eq(classes, options.ignore_index), 0, sum(costs, 1));
-    const Loss soft({sum(widened(even)), hard.terms()[0].denominator, 1, input.dtype()});
+    const Classified of = log_probabilities(input, target, options);
+    const Loss hard = nll("cross_entropy", of, {{}, options.ignore_index, options.reduction});
+    const double smoothing = options.label_smoothing;
+    if (smoothing == 0) return hard;
+    const Loss soft({sum(even_costs(of, options.ignore_index)), hard.terms()[0].denominator, 1, of.dtype});
     return (1 - smoothing) * hard + (smoothing / static_cast<double>(input.size(1))) * soft;
 }
 
-Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) const {
+Tensor CrossEntropyLoss::elements(const Tensor& given, const Tensor& target) const {
+    const CheckedArgs call("cross_entropy", {arg::floating("input", given)});
+    const Tensor& input = call[0];
+    require_logits(input, options);
+    if (are_probabilities(target)) return cross_entropies_of_probabilities(input, target, options).to(input.dtype());
+    const Classified of = log_probabilities(input, target, options);
+    Tensor costs = nll_elements(of, options.ignore_index);
+    if (const double smoothing = options.label_smoothing; smoothing > 0)
+        costs = costs * (1 - smoothing) +
+                even_costs(of, options.ignore_index) * (smoothing / static_cast<double>(input.size(1)));
+    return costs.to(of.dtype);
+}
+
+namespace {
+
+/// The loss of every element, and the dtype of the input; 16-bit numbers as f32.
+std::pair<Tensor, DType> cross_entropies_of_logits(const Tensor& first, const Tensor& second,
+                                                   const BceWithLogitsOptions& options) {
     constexpr const char* name = "binary_cross_entropy_with_logits";
     const ApiScope bringing(name);
     const OperandDevice device(first, second);
@@ -163,8 +229,31 @@ Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) co
     const Tensor likelihood = logsigmoid(x);
     Tensor e = (1 - t) * x - (call[3].defined() ? (1 + (call[3] - 1) * t) * likelihood : likelihood);
     if (call[2].defined()) e = e * call[2];
-    return reduced(e, x.numel(), options.reduction, call[0].dtype());
+    return {e, call[0].dtype()};
 }
+
+}  // namespace
+
+Loss BceWithLogitsLoss::operator()(const Tensor& input, const Tensor& target) const {
+    const auto [e, dtype] = cross_entropies_of_logits(input, target, options);
+    return reduced(e, e.numel(), options.reduction, dtype);
+}
+
+Tensor BceWithLogitsLoss::elements(const Tensor& input, const Tensor& target) const {
+    const auto [e, dtype] = cross_entropies_of_logits(input, target, options);
+    return e.to(dtype);
+}
+
+namespace {
+
+/// Checks the operands of mse_loss.
+void require_one_shape(const Tensor& input, const Tensor& target) {
+    if (!(input.shape() == target.shape()))
+        throw InvalidArgument(fmt::format("mse_loss: input {} and target {} differ in shape; expected equal shapes",
+                                          input.shape().str(), target.shape().str()));
+}
+
+}  // namespace
 
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "mse_loss";
@@ -173,9 +262,7 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     const CheckedArgs call(
         name, {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second))});
     const Tensor input = widened(call[0]), target = widened(call[1]);
-    if (!(input.shape() == target.shape()))
-        throw InvalidArgument(fmt::format("mse_loss: input {} and target {} differ in shape; expected equal shapes",
-                                          input.shape().str(), target.shape().str()));
+    require_one_shape(input, target);
     const Tensor numerator = apply_one(SquaredErrorForward{}, {input, target}, shaped(input, {}));
     if (needs_autograd({input, target}))
         add_autograd_node(
@@ -190,6 +277,16 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
                                            target_wanted ? tagged(neg(da), target_batch) : Tensor()};
             }));
     return reduced(numerator, input.numel(), reduction, call[0].dtype());
+}
+
+Tensor MseLoss::elements(const Tensor& first, const Tensor& second) const {
+    constexpr const char* name = "mse_loss";
+    const ApiScope bringing(name);
+    const OperandDevice device(first, second);
+    const CheckedArgs call(
+        name, {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second))});
+    require_one_shape(call[0], call[1]);
+    return square(widened(call[0]) - widened(call[1])).to(call[0].dtype());
 }
 
 Loss mean_loss(const Tensor& given) {

@@ -42,6 +42,14 @@ private:
     std::vector<Term> terms_;
 };
 
+// `elements` of a loss returns what is reduced (reduction="none" of PyTorch), in the dtype of the input: the loss of
+// every element, row or position. Weights of rows or a focal loss are products with it:
+//
+//     const auto loss = [&](const ls::Tensor& output, const ls::Tensor& target) {
+//         const ls::Tensor e = ls::cross_entropy.elements(output, target);
+//         return ls::mean_loss(square(1 - exp(-e)) * e);
+//     };
+
 /// Reduction of the elements of a loss.
 enum class Reduction : std::uint8_t { mean, sum };
 
@@ -58,6 +66,7 @@ struct NllOptions {
 struct NllLoss {
     NllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const NllLoss nll_loss{};
 
@@ -75,6 +84,7 @@ struct CrossEntropyOptions {
 struct CrossEntropyLoss {
     CrossEntropyOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const CrossEntropyLoss cross_entropy{};
 
@@ -91,6 +101,7 @@ struct BceWithLogitsOptions {
 struct BceWithLogitsLoss {
     BceWithLogitsOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const BceWithLogitsLoss binary_cross_entropy_with_logits{};
 
@@ -98,6 +109,7 @@ inline const BceWithLogitsLoss binary_cross_entropy_with_logits{};
 struct MseLoss {
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const MseLoss mse_loss{};
 
@@ -107,6 +119,7 @@ inline const MseLoss mse_loss{};
 struct L1Loss {
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const L1Loss l1_loss{};
 
@@ -115,6 +128,7 @@ struct SmoothL1Loss {
     double beta = 1;  ///< 0: L1Loss
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const SmoothL1Loss smooth_l1_loss{};
 
@@ -123,6 +137,7 @@ struct HuberLoss {
     double delta = 1;
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const HuberLoss huber_loss{};
 
@@ -137,6 +152,7 @@ struct BceOptions {
 struct BceLoss {
     BceOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const BceLoss binary_cross_entropy{};
 
@@ -151,6 +167,7 @@ struct KlDivOptions {
 struct KlDivLoss {
     KlDivOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const KlDivLoss kl_div{};
 
@@ -167,6 +184,7 @@ struct GaussianNllOptions {
 struct GaussianNllLoss {
     GaussianNllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target, const Tensor& var) const;
+    Tensor elements(const Tensor& input, const Tensor& target, const Tensor& var) const;
 };
 inline const GaussianNllLoss gaussian_nll_loss{};
 
@@ -199,6 +217,7 @@ struct CosineEmbeddingOptions {
 struct CosineEmbeddingLoss {
     CosineEmbeddingOptions options;
     Loss operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const;
+    Tensor elements(const Tensor& x1, const Tensor& x2, const Tensor& target) const;
 };
 inline const CosineEmbeddingLoss cosine_embedding_loss{};
 
@@ -215,6 +234,7 @@ struct TripletMarginOptions {
 struct TripletMarginLoss {
     TripletMarginOptions options;
     Loss operator()(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const;
+    Tensor elements(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const;
 };
 inline const TripletMarginLoss triplet_margin_loss{};
 
@@ -231,6 +251,7 @@ struct PoissonNllOptions {
 struct PoissonNllLoss {
     PoissonNllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const PoissonNllLoss poisson_nll_loss{};
 
@@ -244,6 +265,7 @@ struct MarginOptions {
 struct MarginRankingLoss {
     MarginOptions options;
     Loss operator()(const Tensor& x1, const Tensor& x2, const Tensor& target) const;
+    Tensor elements(const Tensor& x1, const Tensor& x2, const Tensor& target) const;
 };
 inline const MarginRankingLoss margin_ranking_loss{};
 
@@ -251,6 +273,7 @@ inline const MarginRankingLoss margin_ranking_loss{};
 struct HingeEmbeddingLoss {
     MarginOptions options{.margin = 1};
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const HingeEmbeddingLoss hinge_embedding_loss{};
 
@@ -258,6 +281,7 @@ inline const HingeEmbeddingLoss hinge_embedding_loss{};
 struct SoftMarginLoss {
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const SoftMarginLoss soft_margin_loss{};
 
@@ -266,6 +290,7 @@ inline const SoftMarginLoss soft_margin_loss{};
 struct MultiLabelSoftMarginLoss {
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const MultiLabelSoftMarginLoss multilabel_soft_margin_loss{};
 
@@ -274,6 +299,7 @@ inline const MultiLabelSoftMarginLoss multilabel_soft_margin_loss{};
 struct MultiMarginLoss {
     MarginOptions options{.margin = 1};
     Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const MultiMarginLoss multi_margin_loss{};
 

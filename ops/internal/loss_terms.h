@@ -12,8 +12,8 @@ namespace lockstep {
 /// because sums over large batches would overflow.
 Loss reduced(const Tensor& e, std::int64_t count, Reduction reduction, DType dtype);
 
-/// Cross entropy with a probability of every class as the target.
-Loss cross_entropy_of_probabilities(const Tensor& input, const Tensor& target, const CrossEntropyOptions& options);
+/// Cross entropy of every position with a probability of every class as the target; 16-bit numbers as f32.
+Tensor cross_entropies_of_probabilities(const Tensor& input, const Tensor& target, const CrossEntropyOptions& options);
 
 /// Throws InvalidArgument unless `weight` is undefined, or a constant that broadcasts over the rows of `x` without
 /// dimension 0. `what`: its name in messages.

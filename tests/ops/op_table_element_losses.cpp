@@ -299,9 +299,58 @@ void add_ctc(Table& table) {
     }
 }
 
+/// Losses without reduction.
+void add_unreduced(Table& table) {
+    const std::vector<Input> pair{{{4, 5}}, {{4, 5}}};
+    const auto elements = [](double (*exact)(double, double)) {
+        return [exact](const std::vector<Array>& in) { return reference::combine(in[0], in[1], exact); };
+    };
+    add_function(
+        table, "F.mse_loss(a, b, reduction='none')", pair,
+        [](const auto& in) { return mse_loss.elements(in[0], in[1]); },
+        elements([](double x, double t) { return (x - t) * (x - t); }))
+        .batch_inputs = {true, true};
+    add_function(
+        table, "F.smooth_l1_loss(a, b, reduction='none', beta=0.7)", pair,
+        [](const auto& in) { return SmoothL1Loss{0.7}.elements(in[0], in[1]); },
+        elements([](double x, double t) { return smooth(std::abs(x - t), 0.7); }))
+        .batch_inputs = {true, true};
+    add_function(
+        table, "F.binary_cross_entropy_with_logits(a, b / 3, reduction='none')",
+        {{{4, 5}}, {{4, 5}, Values::positive, false}},
+        [](const auto& in) { return binary_cross_entropy_with_logits.elements(in[0], in[1] / 3); },
+        elements([](double x, double t) { return std::log1p(std::exp(x)) - x * t / 3; }))
+        .batch_inputs = {true, true};
+    // Classes of which the second is ignored, with weights and smoothed labels.
+    for (const double smoothing : {0.0, 0.25})
+        add_function(
+            table,
+            fmt::format("F.cross_entropy(a, b, weight=c, ignore_index=1, label_smoothing={}, reduction='none')",
+                        smoothing),
+            {{{5, 3, 2}}, {{5, 2}, Values::classes, false, 3}, {{3}, Values::positive, false}},
+            [smoothing](const auto& in) {
+                const CrossEntropyLoss loss{{.weight = in[2], .ignore_index = 1, .label_smoothing = smoothing}};
+                return loss.elements(in[0], in[1]);
+            },
+            [smoothing](const std::vector<Array>& in) {
+                Array y(Sizes{5, 2});
+                for (std::ptrdiff_t i = 0; i < 10; ++i) {
+                    const auto own = static_cast<std::ptrdiff_t>(in[1][i]);
+                    if (own == 1) continue;
+                    const auto logit = [&](std::ptrdiff_t c) { return in[0][(i / 2 * 3 + c) * 2 + i % 2]; };
+                    const double all = std::log(std::exp(logit(0)) + std::exp(logit(1)) + std::exp(logit(2)));
+                    y[i] = (1 - smoothing) * in[2][own] * (all - logit(own));
+                    for (std::ptrdiff_t c = 0; c < 3; ++c) y[i] += smoothing / 3 * in[2][c] * (all - logit(c));
+                }
+                return y;
+            })
+            .batch_inputs = {true, true, false};
+}
+
 }  // namespace
 
 void add_element_losses(Table& table) {
+    add_unreduced(table);
     add_element_pairs(table);
     add_row_losses(table);
     add_probability_targets(table);

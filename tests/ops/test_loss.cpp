@@ -6,6 +6,7 @@
 #include "lockstep/ops/dice.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/op_table.h"
 
@@ -171,4 +172,33 @@ TEST_CASE("losses of 16-bit numbers are means in f32") {
         CHECK(x.grad().dtype() == dtype);
         CHECK(amax(x.grad()).item() == Approx(1.0 / static_cast<double>(rows)).epsilon(0.05));
     }
+}
+
+TEST_CASE("means of the elements of a loss are the loss") {
+    manual_seed(8);
+    const Tensor x = Tensor::rand({4, 5}).to(device), t = Tensor::rand({4, 5}).to(device);
+    const Tensor signs = where(t > 0.5, Tensor::full({1}, 1, DType::f32, device), -1);
+    const Tensor target = classes({0, 4, 2, 1}).to(device), row_signs = signs.select(1, 0);
+    const auto check = [](const Loss& loss, const Tensor& e, const Shape& shape) {
+        CHECK(e.shape() == shape);
+        CHECK(mean(e).item() == Approx(loss.item()));
+    };
+    check(l1_loss(x, t), l1_loss.elements(x, t), {4, 5});
+    check(huber_loss(x, t), huber_loss.elements(x, t), {4, 5});
+    check(binary_cross_entropy(x, t), binary_cross_entropy.elements(x, t), {4, 5});
+    check(kl_div(x, t), kl_div.elements(x, t), {4, 5});
+    check(gaussian_nll_loss(x, t, t + 1), gaussian_nll_loss.elements(x, t, t + 1), {4, 5});
+    check(poisson_nll_loss(x, t), poisson_nll_loss.elements(x, t), {4, 5});
+    check(margin_ranking_loss(x, t, signs), margin_ranking_loss.elements(x, t, signs), {4, 5});
+    check(hinge_embedding_loss(x, signs), hinge_embedding_loss.elements(x, signs), {4, 5});
+    check(soft_margin_loss(x, signs), soft_margin_loss.elements(x, signs), {4, 5});
+    check(nll_loss(x, target), nll_loss.elements(x, target), {4});
+    check(cross_entropy(x, softmax(t, 1)), cross_entropy.elements(x, softmax(t, 1)), {4});
+    check(cosine_embedding_loss(x, t, row_signs), cosine_embedding_loss.elements(x, t, row_signs), {4});
+    check(triplet_margin_loss(x, t, t + x), triplet_margin_loss.elements(x, t, t + x), {4});
+    check(multilabel_soft_margin_loss(x, t), multilabel_soft_margin_loss.elements(x, t), {4});
+    check(multi_margin_loss(x, target), multi_margin_loss.elements(x, target), {4});
+    CHECK(l1_loss.elements(x.to(DType::f16), t.to(DType::f16)).dtype() == DType::f16);
+    CHECK_THROWS_AS(mse_loss.elements(x, t.select(0, 0)), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss.elements(x, x), InvalidArgument);
 }
