@@ -187,6 +187,36 @@ Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const
     return bias.defined() ? add(y, bias.reshape({bias.size(0), 1, 1})) : y;
 }
 
+namespace {
+
+/// The elements of g (N, C, H, W) that `position` (N, C, OH, OW) chose from each window.
+Tensor chosen_of_windows(const Tensor& g, const Tensor& position, const PoolGeometry& window) {
+    const Tensor around = pad(g, {window.pad_w, window.pad_w, window.pad_h, window.pad_h});
+    Tensor y = tagged(Tensor::zeros(position.shape(), g.dtype(), g.device()), g.is_batch());
+    for (int k = 0; k < window.kernel_h * window.kernel_w; ++k) {
+        const std::int64_t top = k / window.kernel_w, left = k % window.kernel_w;
+        const Tensor elements =
+            around.slice(2, top, top + (position.size(2) - 1) * window.stride_h + 1, window.stride_h)
+                .slice(3, left, left + (position.size(3) - 1) * window.stride_w + 1, window.stride_w);
+        y = where(eq(position, k), elements, y);
+    }
+    return y;
+}
+
+Tensor max_pool_gradient(const Tensor& dy, const Tensor& position, const PoolGeometry& window, const TensorMeta& dx) {
+    constexpr const char* name = "max_pool2d";
+    const Tensor made = apply_one(MaxPool2dBackward{window}, {dy, position}, dx);
+    if (needs_autograd({dy}))
+        add_autograd_node(
+            name, {dy}, {made},
+            BackwardFunction::composed([window, saved = SavedTensor(position, name)](const auto& gradients) {
+                return std::vector<Tensor>{chosen_of_windows(gradients[0], saved.get(), window)};
+            }));
+    return made;
+}
+
+}  // namespace
+
 Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
     const CheckedArgs call("max_pool2d", {arg::floating("input", given)});
     const Tensor& x = call[0];
@@ -217,11 +247,11 @@ Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> str
     const auto made = apply(make_operation(MaxPool2dForward{geometry}), {x},
                             {shaped(x, shape, x.is_batch()), TensorMeta::contiguous(DType::u8, shape, x.is_batch())});
     if (needs_autograd({x}))
-        add_autograd_node(
-            "max_pool2d", {x}, {made[0]},
-            [geometry, where = SavedTensor(made[1], "max_pool2d"), dx = like(x)](const std::vector<Tensor>& gradients) {
-                return std::vector<Tensor>{apply_one(MaxPool2dBackward{geometry}, {gradients[0], where.get()}, dx)};
-            });
+        add_autograd_node("max_pool2d", {x}, {made[0]},
+                          BackwardFunction::composed([geometry, position = SavedTensor(made[1], "max_pool2d"),
+                                                      dx = like(x)](const std::vector<Tensor>& gradients) {
+                              return std::vector<Tensor>{max_pool_gradient(gradients[0], position.get(), geometry, dx)};
+                          }));
     return made[0];
 }
 

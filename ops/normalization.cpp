@@ -69,6 +69,35 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
 
 namespace {
 
+/// Gradients of batch_norm with respect to x (N, C, H, W), weight and bias, computed by functions with gradients.
+/// `running`: the statistics, in the form of BatchNormStats, or undefined for those of x, pooled over all shards if
+/// `across_shards`.
+std::vector<Tensor> differentiable_batch_gradients(const Tensor& given_dy, const Tensor& given_x, const Tensor& weight,
+                                                   const Tensor& running, bool across_shards, double eps) {
+    const Tensor x = widened(given_x), dy = widened(given_dy);
+    const std::int64_t channels = x.size(1);
+    const Shape each{1, channels, 1, 1};
+    const auto total = [across_shards](const Tensor& e) {
+        const Tensor of_shard = sum(e, {0, 2, 3}, true);
+        return across_shards ? sum_over_shards(of_shard) : of_shard;
+    };
+    Tensor count, mean, variance;
+    if (running.defined()) {
+        mean = running.slice(0, 0, channels).reshape(each);
+        variance = running.slice(0, channels, 2 * channels).reshape(each);
+    } else {
+        count = total(ones_like(x.detach()));
+        mean = total(x) / count;
+        variance = total(square(x - mean)) / count;
+    }
+    const Tensor deviation = rsqrt(variance + eps), normal = (x - mean) * deviation;
+    const Tensor scaled = weight.defined() ? dy * widened(weight).reshape(each) : dy;
+    Tensor dx = scaled;
+    if (!running.defined()) dx = scaled - total(scaled) / count - normal * (total(scaled * normal) / count);
+    dx = tagged((dx * deviation).to(given_x.dtype()), given_x.is_batch());
+    return {dx, sum(dy * normal, {0, 2, 3}), sum(dy, {0, 2, 3})};
+}
+
 /// The batch normalisation of images, after all checks.
 Tensor normalized_images(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight,
                          const Tensor& bias, const BatchNormOptions& options) {
@@ -95,32 +124,40 @@ Tensor normalized_images(const Tensor& x, const Tensor& running_mean, const Tens
     const bool weight_wanted = weight.defined() && weight.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
     const DType weight_dtype = weight_wanted ? weight.dtype() : wide, bias_dtype = bias_wanted ? bias.dtype() : wide;
-    add_autograd_node(op_name, {x, weight, bias}, {y},
-                      [=, input = SavedTensor(x, op_name), scale = SavedTensor(weight, op_name),
-                       saved_stats = SavedTensor(stats, op_name), eps = options.eps,
-                       dx = like(x)](const std::vector<Tensor>& gradients) {
-                          const Tensor& dy = gradients[0];
-                          std::vector<Tensor> result(3);
-                          Tensor sums;
-                          if (own_stats || weight_wanted || bias_wanted) {
-                              const Output of_channels = TensorMeta::contiguous(wide, {channels});
-                              const auto made = apply(
-                                  make_operation(BatchNormBackwardSums{eps}), {input.get(), dy, saved_stats.get()},
-                                  {TensorMeta::contiguous(wide, {2 * channels}), bias_wanted ? of_channels : Output(),
-                                   weight_wanted ? of_channels : Output()});
-                              sums = made[0];
-                              if (bias_wanted) result[2] = made[1].to(bias_dtype);
-                              if (weight_wanted) result[1] = made[2].to(weight_dtype);
-                          }
-                          if (x_wanted) {
-                              // Running statistics do not depend on x: no gradient flows through mean and variance.
-                              Tensor through = own_stats ? sums : Tensor();
-                              if (across_shards) through = sum_over_shards(through);
-                              result[0] = apply_one(BatchNormBackwardData{eps},
-                                                    {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);
-                          }
-                          return result;
-                      });
+    add_autograd_node(
+        op_name, {x, weight, bias}, {y},
+        BackwardFunction::composed([=, input = SavedTensor(x, op_name), scale = SavedTensor(weight, op_name),
+                                    saved_stats = SavedTensor(stats, op_name), eps = options.eps,
+                                    dx = like(x)](const std::vector<Tensor>& gradients) {
+            const Tensor& dy = gradients[0];
+            if (grad_enabled()) {
+                auto all = differentiable_batch_gradients(dy, input.get(), scale.get(),
+                                                          own_stats ? Tensor() : saved_stats.get(), across_shards, eps);
+                if (weight_wanted) all[1] = all[1].to(weight_dtype);
+                if (bias_wanted) all[2] = all[2].to(bias_dtype);
+                return all;
+            }
+            std::vector<Tensor> result(3);
+            Tensor sums;
+            if (own_stats || weight_wanted || bias_wanted) {
+                const Output of_channels = TensorMeta::contiguous(wide, {channels});
+                const auto made =
+                    apply(make_operation(BatchNormBackwardSums{eps}), {input.get(), dy, saved_stats.get()},
+                          {TensorMeta::contiguous(wide, {2 * channels}), bias_wanted ? of_channels : Output(),
+                           weight_wanted ? of_channels : Output()});
+                sums = made[0];
+                if (bias_wanted) result[2] = made[1].to(bias_dtype);
+                if (weight_wanted) result[1] = made[2].to(weight_dtype);
+            }
+            if (x_wanted) {
+                // Running statistics do not depend on x: no gradient flows through mean and variance.
+                Tensor through = own_stats ? sums : Tensor();
+                if (across_shards) through = sum_over_shards(through);
+                result[0] = apply_one(BatchNormBackwardData{eps},
+                                      {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);
+            }
+            return result;
+        }));
     return y;
 }
 

@@ -158,7 +158,7 @@ struct GradOptions {
 };
 /// Gradients of `outputs` with respect to `inputs`: leaves or results of functions, which require a gradient. Returns
 /// them, and changes no tensor's grad(). `grad_outputs`: one for each output; if empty, 1 for outputs of one element.
-/// With `create_graph`, throws InvalidArgument for a function without second derivatives (docs/support.md lists them).
+/// With `create_graph`, throws InvalidArgument for a custom function whose gradient is not `composed`.
 /// Source: torch.autograd.grad.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& grad_outputs = {}, const GradOptions& options = {});

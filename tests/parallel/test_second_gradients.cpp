@@ -12,6 +12,7 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/once_differentiable.h"
 
 using namespace lockstep;
 using lockstep::test::message_of;
@@ -55,13 +56,32 @@ struct Field {
     }
 };
 
-struct Pooled {
+struct Tripled {
     Conv2d conv{1, 2, 3, {.padding = 1}};
     LOCKSTEP_MEMBERS(conv)
     std::vector<Tensor> weights() const { return {conv.weight->detach(), conv.bias.value()->detach()}; }
     Tensor forward(const Tensor& images) {
         const Tensor x = images.detach().requires_grad_();
-        return grad({sum(max_pool2d(conv(x), 2))}, {x}, {}, {.create_graph = true})[0];
+        return grad({sum(test::once_differentiable(conv(x)))}, {x}, {}, {.create_graph = true})[0];
+    }
+};
+
+/// A penalty on the gradient of a network with pooling and batch normalisation.
+template <class Norm>
+struct PooledCritic {
+    Conv2d conv{1, 3, 3, {.padding = 1}};
+    Norm norm{3};
+    Linear score{12, 1};
+    LOCKSTEP_MEMBERS(conv, norm, score)
+    std::vector<Tensor> weights() const {
+        return {conv.weight->detach(), conv.bias.value()->detach(), norm.weight.value()->detach(),
+                score.weight->detach()};
+    }
+    Tensor forward(const Tensor& images) {
+        const Tensor x = images.detach().requires_grad_();
+        const Tensor y = score(max_pool2d(tanh(norm(conv(x))), 2).flatten(1));
+        const Tensor slope = grad({sum(y)}, {x}, {}, {.create_graph = true})[0];
+        return y + sum(square(slope), {1, 2, 3}).unsqueeze(1);
     }
 };
 
@@ -117,12 +137,22 @@ TEST_CASE("a differential equation's residual in forward") {
     check_training(Field{}, x, t, mse_loss);
 }
 
+TEST_CASE("a gradient penalty through pooling and batch normalisation") {
+    manual_seed(10);
+    const Tensor x = Tensor::randn({8, 1, 4, 4}), t = Tensor::randn({8, 1});
+    // Statistics of the whole batch: as one plain module.
+    check_training(PooledCritic<SyncBatchNorm>{}, x, t, mse_loss);
+    const PooledCritic<BatchNorm2d> by_shards;
+    const auto one = trained(by_shards, 1, x, t, mse_loss);
+    for (const int devices : {2, 4}) CHECK(trained(by_shards, devices, x, t, mse_loss) == one);
+}
+
 TEST_CASE("a function without second derivatives in forward is refused before anything runs") {
-    DataParallel<Pooled> model(Pooled{}, test::cpu_devices(2));
+    DataParallel<Tripled> model(Tripled{}, test::cpu_devices(2));
     SGD sgd(model, {.lr = 0.05});
     const auto before = weights_of(*model);
     CHECK(message_of<InvalidArgument>([&] {
               model.step(sgd, Tensor::ones({4, 1, 4, 4}), Tensor::zeros({4, 1, 4, 4}), mse_loss);
-          }).find("max_pool2d has no second derivative") != std::string::npos);
+          }).find("once_differentiable has no second derivative") != std::string::npos);
     CHECK(weights_of(*model) == before);
 }
