@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <string>
 
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/headers/layering.h"
@@ -61,6 +63,14 @@ TEST_CASE("public headers include no private headers and none of other libraries
         INFO(header);
         CHECK(dragged_in(tree(), header) == Lines());
     }
+}
+
+TEST_CASE("programs in the source tree get the umbrella header that is installed") {
+    const Includes view = read_includes(LOCKSTEP_SOURCE_DIR, {"cmake/include/lockstep"});
+    CHECK(view.at("cmake/include/lockstep/lockstep.h") == std::set<std::string>{"parallel/lockstep.h"});
+    const std::set<std::string>& all = tree().at("parallel/lockstep.h");
+    for (const char* header : {"ops/asgd.h", "ops/lamb.h", "ops/lbfgs.h", "parallel/runner.h", "runtime/tensor.h"})
+        CHECK(all.contains(header));
 }
 
 TEST_CASE("a planted include is found, also an indirect one") {
