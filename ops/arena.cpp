@@ -197,16 +197,25 @@ void ParameterStore::require_members(const char* function) const {
                         function, gone->first));
 }
 
+namespace {
+/// The value among `held` with this identity if `member` may adopt it; otherwise null.
+template <class Held>
+const detail::HeldValue* value_to_adopt(const Held& held, const void* identity, const ModuleTensor& member) {
+    const auto found =
+        std::find_if(held.begin(), held.end(), [&](const auto& one) { return one.second.identity() == identity; });
+    return !found->second.in_use() && found->second.fits(member) ? &found->second : nullptr;
+}
+}  // namespace
+
 bool ParameterStore::adopt(const std::vector<NamedTensor>& present) const {
     if (present.size() != members_.size()) return false;
     std::vector<std::pair<const detail::HeldValue*, ModuleTensor*>> adopted;
     for (std::size_t i = 0; i < present.size(); ++i) {
         if (present[i].name != member_names_[i]) return false;
         if (present[i].member->identity() == members_[i]) continue;
-        const auto held = std::find_if(held_.begin(), held_.end(),
-                                       [&](const auto& one) { return one.second.identity() == members_[i]; });
-        if (held->second.in_use() || !held->second.fits(*present[i].member)) return false;
-        adopted.emplace_back(&held->second, present[i].member);
+        const detail::HeldValue* const value = value_to_adopt(held_, members_[i], *present[i].member);
+        if (!value) return false;
+        adopted.emplace_back(value, present[i].member);
     }
     for (const auto& [value, member] : adopted) value->adopt(*member);
     return true;
@@ -216,9 +225,10 @@ void ParameterStore::refuse_members(const char* function, const std::vector<Name
     const auto is_there = [&](const std::string& name) {
         return std::any_of(present.begin(), present.end(), [&](const NamedTensor& one) { return one.name == name; });
     };
-    std::size_t i = 0;  // the first difference
+    // The first difference for which `adopt` refuses.
+    std::size_t i = 0;
     while (i < std::min(members_.size(), present.size()) && present[i].name == member_names_[i] &&
-           present[i].member->identity() == members_[i])
+           (present[i].member->identity() == members_[i] || value_to_adopt(held_, members_[i], *present[i].member)))
         ++i;
     const bool same_name = i < members_.size() && i < present.size() && present[i].name == member_names_[i];
     const bool added = !same_name && i < present.size() && (i == members_.size() || is_there(member_names_[i]));

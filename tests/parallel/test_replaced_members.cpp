@@ -232,6 +232,12 @@ TEST_CASE("after a change of structure, every call throws an error that names th
     check_refusal("norm.running_mean", "replaced",
                   [](Net& net) { *net.norm.running_mean = ModuleBuffer(Tensor::zeros({5})); });
     check_refusal("norm.running_mean", "removed", [](Net& net) { net.norm.running_mean.reset(); });
+    check_refusal("last.weight", "replaced", [](Net& net) {
+        net.layers.clear();  // other layers of the same shapes are accepted
+        net.layers.emplace_back(2, 2);
+        net.layers.emplace_back(2, 2);
+        net.last = Linear(2, 3);
+    });
     Net other;
     check_refusal("layers.0.weight", "replaced", [&](Net& net) { std::swap(net, other); });
 }
