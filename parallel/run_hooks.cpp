@@ -48,12 +48,6 @@ std::string replaced(std::string text, const std::string& what, std::uint64_t nu
     return text;
 }
 
-/// Field of the state that lists the existing files, by numbers, so that a checkpoint cannot name other files.
-constexpr const char* kept_files = "kept checkpoints";
-/// The epoch and the steps of the last planned checkpoint, or "epoch steps" of a state without the field. A run that
-/// was stopped in between has saved its state elsewhere, and this checkpoint is still due.
-constexpr const char* last_file = "last checkpoint";
-
 bool has_number(const std::filesystem::path& file) {
     return file.string().find("{epoch}") != std::string::npos || file.string().find("{step}") != std::string::npos;
 }
@@ -65,6 +59,11 @@ Evaluation::Evaluation(std::string name, std::function<double()> evaluate, int p
     internal::require_utf8(name_, "Evaluation: the name");
     if (per_epoch < 1)
         throw InvalidArgument(fmt::format("Evaluation of {}: {} times an epoch; expected 1 or more", name_, per_epoch));
+}
+
+void Evaluation::before_run(Runner& run) {
+    if (!run.suffix_for("Evaluation of " + name_).empty())
+        throw InvalidArgument(fmt::format("Evaluation of {}: the name is repeated; expected a unique name", name_));
 }
 
 std::int64_t Evaluation::mark(const Runner& run, std::int64_t number) const {
@@ -106,16 +105,26 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
             "SaveCheckpoints: only one of best and score; expected both a file and the name of its score");
 }
 
+/// Field of the state that lists the existing files, by numbers, so that a checkpoint cannot name other files.
+std::string SaveCheckpoints::kept_files() const { return "kept checkpoints" + suffix_.value_or(""); }
+/// The epoch and the steps of the last planned checkpoint, or "epoch steps" of a state without the field. A run that
+/// was stopped in between has saved its state elsewhere, and this checkpoint is still due.
+std::string SaveCheckpoints::last_file() const { return "last checkpoint" + suffix_.value_or(""); }
+std::string SaveCheckpoints::best_score() const { return "best " + options_.score + suffix_.value_or(""); }
+
+void SaveCheckpoints::number(Runner& run) { suffix_ = run.suffix_for("SaveCheckpoints"); }
+
 void SaveCheckpoints::before_run(Runner& run) {
-    if (!run.fields().contains(last_file)) note_last(run);
-    const auto kept = run.state().fields.find(kept_files);
+    number(run);
+    if (!run.fields().contains(last_file())) note_last(run);
+    const auto kept = run.state().fields.find(kept_files());
     if (options_.keep == 0 || kept == run.state().fields.end()) return;
     std::istringstream text(kept->second);
     text.imbue(std::locale::classic());
     for (Numbers numbers; text >> numbers.epoch >> numbers.steps;) files_.push_back(numbers);
     if (!text.eof())
         throw DataError(
-            fmt::format("the checkpoint's field '{}' is '{}'; expected integers", kept_files, kept->second));
+            fmt::format("the checkpoint's field '{}' is '{}'; expected integers", kept_files(), kept->second));
 }
 
 void SaveCheckpoints::after_epoch(Runner& run) {
@@ -123,6 +132,7 @@ void SaveCheckpoints::after_epoch(Runner& run) {
 }
 
 void SaveCheckpoints::save_if_due(Runner& run) {
+    if (!suffix_) number(run);  // added during the run
     poll_saves(run);
     if (run.is_over())
         save_at_end(run);
@@ -144,8 +154,8 @@ void SaveCheckpoints::save_at_end(Runner& run) {
     if (saves) save_last(run, interrupted);
 }
 
-void SaveCheckpoints::note_last(Runner& run) {
-    run.fields()[last_file] = fmt::format("{} {}", run.state().epoch, run.state().steps);
+void SaveCheckpoints::note_last(Runner& run) const {
+    run.fields()[last_file()] = fmt::format("{} {}", run.state().epoch, run.state().steps);
 }
 
 void SaveCheckpoints::save_last(Runner& run, bool interrupted) {
@@ -173,19 +183,19 @@ bool SaveCheckpoints::is_due(const Runner& run) const {
     const bool by_steps = options_.every_steps > 0 && steps % options_.every_steps == 0;
     const bool by_epochs = options_.every_epochs > 0 && state.batch == 0 && epochs % options_.every_epochs == 0;
     if (!by_steps && !by_epochs) return false;
-    const auto last = state.fields.find(last_file);
+    const auto last = state.fields.find(last_file());
     return last == state.fields.end() || last->second != fmt::format("{} {}", state.epoch, state.steps);
 }
 
 bool SaveCheckpoints::is_best(const Runner& run) const {
     const double* const score = options_.best.empty() ? nullptr : fresh_score(run, options_.score);
-    return score && is_better(*score, number_in(run.state(), "best " + options_.score), options_.higher_is_better);
+    return score && is_better(*score, number_in(run.state(), best_score()), options_.higher_is_better);
 }
 
 void SaveCheckpoints::save_due(Runner& run) {
     std::vector<std::filesystem::path> files;
     if (is_best(run)) {
-        run.fields()["best " + options_.score] = field_of(*fresh_score(run, options_.score));
+        run.fields()[best_score()] = field_of(*fresh_score(run, options_.score));
         files.push_back(options_.best);
     }
     if (is_due(run)) {
@@ -219,7 +229,7 @@ void SaveCheckpoints::note_files(Runner& run) const {
     std::string text;
     for (std::size_t i = all.size() - std::min(all.size(), options_.keep); i < all.size(); ++i)
         text += fmt::format("{}{} {}", text.empty() ? "" : " ", all[i].epoch, all[i].steps);
-    run.fields()[kept_files] = text;
+    run.fields()[kept_files()] = text;
 }
 
 void SaveCheckpoints::poll_saves(const Runner& run) {
@@ -336,7 +346,9 @@ void LogRun::log_scores(Runner& run, bool always) {
     log_->flush();
 }
 
-std::string StopEarly::waited() { return "early stop: evaluations since"; }
+std::string StopEarly::waited() const { return "early stop: evaluations since" + suffix_.value_or(""); }
+
+void StopEarly::number(Runner& run) { suffix_ = run.suffix_for("StopEarly"); }
 
 StopEarly::StopEarly(std::string score, int patience, double min_delta, bool higher_is_better)
     : score_(std::move(score)), patience_(patience), min_delta_(min_delta), higher_is_better_(higher_is_better) {
@@ -345,6 +357,7 @@ StopEarly::StopEarly(std::string score, int patience, double min_delta, bool hig
 }
 
 void StopEarly::before_run(Runner& run) {
+    number(run);
     if (number_in(run.state(), waited()).value_or(0) >= patience_) run.end();
 }
 
@@ -357,7 +370,8 @@ void StopEarly::check_score(Runner& run) {
     const double* const score = fresh_score(run, score_);
     if (!score || checked_steps_ == run.state().steps) return;
     checked_steps_ = run.state().steps;
-    const std::string best = "early stop: best " + score_;
+    if (!suffix_) number(run);  // added during the run
+    const std::string best = "early stop: best " + score_ + suffix_.value_or("");
     if (is_better(*score, number_in(run.state(), best), higher_is_better_, min_delta_)) {
         run.fields()[best] = field_of(*score);
         run.fields()[waited()] = field_of(0);

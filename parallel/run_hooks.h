@@ -18,12 +18,14 @@
 namespace lockstep {
 
 /// Computes a score `per_epoch` times an epoch, at even intervals, the last time at the epoch's end. A run that ends
-/// within an epoch is also evaluated at its end, unless a signal stopped it.
+/// within an epoch is also evaluated at its end, unless a signal stopped it. Two evaluations of a run with the same
+/// name are an error (InvalidArgument).
 class Evaluation : public RunHook {
 public:
     /// `evaluate` is called on all ranks, and may change the model's mode. Throws InvalidArgument unless the name is
     /// UTF-8, in which checkpoints store it, and `per_epoch` is at least 1.
     Evaluation(std::string name, std::function<double()> evaluate, int per_epoch = 1);
+    void before_run(Runner& run) override;
     std::optional<std::int64_t> next_pause(const Runner& run) const override;
     void evaluate(Runner& run) override;
 
@@ -56,7 +58,8 @@ struct SaveCheckpointsOptions {
 /// Saves checkpoints in the background (CheckpointWriter) while training continues. A failed save logs a warning; if it
 /// was the last one, the run throws at its end. The end of the run waits for pending saves. A score that no evaluation
 /// computes is an error (InvalidArgument) at the end of the first epoch. The current scores are fields of the state,
-/// named "score NAME", and the best one so far is "best NAME".
+/// named "score NAME", and the best one so far is "best NAME". In a run with several of these hooks, fields of the
+/// second one end with " 2", and so on.
 class SaveCheckpoints : public RunHook {
 public:
     /// Throws InvalidArgument for inconsistent options.
@@ -82,7 +85,12 @@ private:
     /// Store in the state the scores at this point of the run, and the list of retained files.
     void note_scores(Runner& run) const;
     void note_files(Runner& run) const;
-    static void note_last(Runner& run);
+    void note_last(Runner& run) const;
+    /// Names of fields of the state.
+    std::string last_file() const;
+    std::string kept_files() const;
+    std::string best_score() const;
+    void number(Runner& run);
     void save_last(Runner& run, bool interrupted);
     void poll_saves(const Runner& run);
     void on_saved(const Runner& run, const FinishedSave& save);
@@ -90,6 +98,7 @@ private:
 
     SaveCheckpointsOptions options_;
     CheckpointWriter writer_;
+    std::optional<std::string> suffix_;   // suffix of the fields
     std::optional<std::uint64_t> saved_;  // number of steps at the last save
     std::deque<Numbers> begun_;           // being saved
     std::deque<Numbers> files_;           // saved and retained
@@ -183,8 +192,10 @@ public:
 
 private:
     void check_score(Runner& run);
-    static std::string waited();  ///< the field that counts evaluations without improvement
+    std::string waited() const;  ///< the field that counts evaluations without improvement
+    void number(Runner& run);
     std::string score_;
+    std::optional<std::string> suffix_;  ///< suffix of the fields
     int patience_;
     double min_delta_;
     bool higher_is_better_;

@@ -134,6 +134,8 @@ std::map<std::string, std::string> Runner::facts() const {
 }
 
 void Runner::resume_from(const RunState& state) {
+    if (running_)
+        throw InvalidArgument("Runner: resume_from was called by a hook of this run; expected a call before run");
     require_same_facts(state, facts(), options_.may_change);
     if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
     if (options_.step.rates) restore_rates(*options_.step.rates, state);
@@ -179,7 +181,20 @@ void Runner::note_rate_setter(const std::string& name, bool only_one) {
     rate_setters_[name] = only_one;
 }
 
+std::string Runner::suffix_for(const std::string& name) {
+    const int number = ++suffixes_[name];
+    return number == 1 ? std::string() : fmt::format(" {}", number);
+}
+
 void Runner::run() {
+    if (running_) throw InvalidArgument("Runner: run was called by a hook of this run; expected a call after its end");
+    struct Running {
+        explicit Running(bool& on) : flag(on) { flag = true; }
+        Running(const Running&) = delete;
+        Running& operator=(const Running&) = delete;
+        ~Running() { flag = false; }
+        bool& flag;
+    } const running(running_);
     state_.batch_size = types_->order().batch_size;
     const auto now = facts();
     for (const auto& [name, value] : now) state_.fields.try_emplace(detail::fact + name, value);
@@ -187,6 +202,7 @@ void Runner::run() {
     require_utf8(state_);
     over_ = false;
     rate_setters_.clear();
+    suffixes_.clear();
     if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);
     each(&RunHook::before_run);
     while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || has_pending_pause()))

@@ -171,11 +171,12 @@ public:
     std::map<std::string, std::string> facts() const;
     /// Resumes from `state`, as returned by load_checkpoint. Throws as restore_scaler and restore_rates;
     /// InvalidArgument for facts that have changed and are not in `may_change`, and for a different batch size within
-    /// an epoch.
+    /// an epoch, and for a call by a hook of this run.
     void resume_from(const RunState& state);
     /// Ends the run when any process receives one of the signals. Stores the reference.
     void stop_on(const StopSignals& stop) { signals_ = &stop; }
-    /// Trains until the run ends. Collective. Throws the errors of steps, loader and hooks.
+    /// Trains until the run ends. Collective. Throws the errors of steps, loader and hooks, and InvalidArgument for a
+    /// call by a hook of this run.
     void run();
 
     // For hooks.
@@ -206,6 +207,9 @@ public:
     /// For hooks, in `before_run`: declares that `name` sets the learning rate. Throws InvalidArgument if a hook of the
     /// same name does, or if there are several and one of them must be the only one.
     void note_rate_setter(const std::string& name, bool only_one);
+    /// For hooks that store fields: a suffix for their names. Empty for the first call in a run with this `name`, then
+    /// " 2", " 3" and so on.
+    std::string suffix_for(const std::string& name);
 
     /// Ends the run as soon as possible: at once between steps, some steps later from `after_step`.
     void end() { ended_ = true; }
@@ -247,8 +251,9 @@ private:
 
     RunState state_;
     std::map<std::string, bool> rate_setters_;  // by name; true: must be the only one
+    std::map<std::string, int> suffixes_;       // number of calls of suffix_for by name
     std::map<std::string, Score> scores_;
-    bool over_ = false, ended_ = false;
+    bool running_ = false, over_ = false, ended_ = false;
     std::optional<int> stopped_;
 
     std::int64_t steps_ = 0;                 // enqueued

@@ -218,6 +218,29 @@ TEST_CASE("a hook may add others during the run") {
     CHECK(counted == 20 * (10 - 4) + 20 * 5);  // from step 4 on, and the second epoch
 }
 
+TEST_CASE("a hook that runs or resumes its own run is rejected") {
+    struct Calls : RunHook {
+        explicit Calls(std::function<void(Runner&)> call) : call_(std::move(call)) {}
+        void after_epoch(Runner& run) override { call_(run); }
+        std::function<void(Runner&)> call_;
+    };
+    for (const bool resumes : {false, true}) {
+        SingleTraining training;
+        auto runner = training.runner({.epochs = 2});
+        bool misuse = true;
+        runner.add(Calls([&](Runner& run) {
+            if (misuse && resumes) run.resume_from(RunState());
+            if (misuse) run.run();
+        }));
+        CHECK(message_of<InvalidArgument>([&] { runner.run(); }) ==
+              (resumes ? "Runner: resume_from was called by a hook of this run; expected a call before run"
+                       : "Runner: run was called by a hook of this run; expected a call after its end"));
+        misuse = false;
+        runner.run();
+        CHECK(runner.state().steps == 10);
+    }
+}
+
 TEST_CASE("a step is reported with the rates that it used") {
     struct Reports : RunHook {
         explicit Reports(std::vector<StepReport>& steps) : steps_(steps) {}

@@ -93,6 +93,47 @@ TEST_CASE("checkpoints are saved every N steps, but not if the run ends and save
     CHECK(saved == std::vector<std::string>{"net1-5", "net2-10"});
 }
 
+TEST_CASE("several SaveCheckpoints of a run have their own due steps, kept files and best scores") {
+    const std::vector<double> scores{0.5, 0.9, 0.6, 0.8};
+    const test::TemporaryDirectory place;
+    const auto train = [&](std::uint64_t epochs, const char* from) {
+        SingleTraining training;
+        auto runner = training.runner({.epochs = epochs});
+        if (*from != '\0') runner.resume_from(load_checkpoint(training.model, training.sgd, place / from).value());
+        runner.add(Evaluation("dice", [&] { return scores[runner.state().epoch - 1]; }));
+        const auto save = [&](const std::string& file, std::int64_t steps, std::int64_t each, std::size_t keep) {
+            runner.add(SaveCheckpoints({.file = place / file,
+                                        .every_steps = steps,
+                                        .every_epochs = each,
+                                        .at_end = false,
+                                        .keep = keep,
+                                        .best = place / ("best of " + file),
+                                        .score = "dice"}));
+        };
+        save("a{step}", 5, 0, 2);
+        save("b{epoch}", 0, 2, 0);
+        save("c{step}", 2, 0, 3);
+        runner.run();
+    };
+    const auto names = [&] {
+        std::set<std::string> weights;
+        for (const std::string& name : place.names())
+            if (name.find(".resume") == std::string::npos) weights.insert(name);
+        return weights;
+    };
+    using Names = std::set<std::string>;
+    train(2, "");
+    CHECK(names() ==
+          Names{"a5", "a10", "b2", "c6", "c8", "c10", "best of a{step}", "best of b{epoch}", "best of c{step}"});
+    train(4, "b2");
+    CHECK(names() == Names{"a15", "a20", "b2", "b4", "c16", "c18", "c20", "best of a{step}", "best of b{epoch}",
+                           "best of c{step}"});
+    for (const char* best : {"best of a{step}", "best of b{epoch}", "best of c{step}"}) {
+        SingleTraining fresh;
+        CHECK(load_checkpoint(fresh.model, fresh.sgd, place / best).value().steps == 10);
+    }
+}
+
 TEST_CASE("a run continues while a checkpoint is written, and resumes from any of them") {
     const test::TemporaryDirectory place;
     SingleTraining training;

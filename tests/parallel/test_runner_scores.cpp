@@ -65,6 +65,35 @@ TEST_CASE("a score that stops improving ends the run, in either direction, and a
           "StopEarly on score: a patience of 0; expected 1 or more");
 }
 
+TEST_CASE("several early stops of a run count separately, also after a resume") {
+    const test::TemporaryDirectory place;
+    // One score always improves, two never do.
+    const auto epochs_of = [&](std::uint64_t most, bool resumes) {
+        SingleTraining training;
+        auto runner = training.runner({.epochs = most});
+        if (resumes) runner.resume_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        runner.add(Evaluation("dice", [&] { return static_cast<double>(runner.state().steps); }));
+        runner.add(Evaluation("loss", [] { return 1.0; }));
+        runner.add(StopEarly("dice", 2));
+        runner.add(StopEarly("loss", 7, 0, false));
+        runner.add(StopEarly("loss", 5, 0, false));
+        runner.add(SaveCheckpoints({.file = place / "net"}));
+        runner.run();
+        return runner.state().epoch;
+    };
+    CHECK(epochs_of(20, false) == 6);
+    CHECK(epochs_of(4, false) == 4);
+    CHECK(epochs_of(20, true) == 6);
+}
+
+TEST_CASE("two evaluations of a run with the same name are rejected") {
+    SingleTraining training;
+    auto runner = training.runner({.epochs = 1});
+    for (int i = 0; i < 2; ++i) runner.add(Evaluation("dice", [] { return 1.0; }));
+    CHECK(message_of<InvalidArgument>([&] { runner.run(); }) ==
+          "Evaluation of dice: the name is repeated; expected a unique name");
+}
+
 TEST_CASE("a signal ends the run without an evaluation, and the run is saved once") {
     const test::TemporaryDirectory place;
     SingleTraining training;
