@@ -184,7 +184,10 @@ void append(std::string& text, const char* what, const std::vector<std::string>&
     if (names.empty()) return;
     constexpr std::size_t most = 8;
     text += fmt::format("{}{} ", text.empty() ? "" : "; ", what);
-    for (std::size_t i = 0; i < std::min(names.size(), most); ++i) text += fmt::format("{}{}", i ? ", " : "", names[i]);
+    for (std::size_t i = 0; i < std::min(names.size(), most); ++i) {
+        const std::string name = internal::quote(names[i]);
+        text += fmt::format("{}{}", i ? ", " : "", std::string_view(name).substr(1, name.size() - 2));
+    }
     if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
 }
 

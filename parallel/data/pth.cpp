@@ -127,7 +127,10 @@ internal::Unpickled read_pickle(const InputFile& file, const ZipArchive& zip) {
                         "torch.save; convert it in Python",
                         file.name()));
     if (!pickle)
-        internal::refuse_pth(file.name(), 0, fmt::format("the archive has no record {}data.pkl", quote(directory)));
+        throw DataError(
+            fmt::format("{}: offset 0: this is a zip file without the record {}, expected a file of torch.save; if it "
+                        "contains such a file, unpack it",
+                        file.name(), quote(directory + "data.pkl")));
     return internal::unpickle(internal::read_record(file, *pickle), file.name(), pickle->offset);
 }
 

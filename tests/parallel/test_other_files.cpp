@@ -8,6 +8,7 @@
 #include "lockstep/parallel/data/pth.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/tests/fixtures/archives.h"
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/messages.h"
 
@@ -135,6 +136,14 @@ TEST_CASE("files with a wrong extension are recognised by their first bytes") {
                                                   8),
                                       "an xz file"},
                                      {"%PDF-1.7 and more", "a PDF document"},
+                                     {std::string("Rar!\x1a\x07\x01\0", 8), "a RAR file"},
+                                     {"/annex/objects/SHA256E-s12--4d7a.pth\n", "a git-annex pointer"},
+                                     {"../.git/annex/objects/x/SHA256E-s12--4d7a.pth", "a git-annex pointer"},
+                                     {std::string("\xff\xfe<\0h\0t\0m\0l\0>\0", 14), "text in UTF-16"},
+                                     {"404: Not Found", "text that begins with '404: Not Found'"},
+                                     {"outs:\n- md5: 4d7a\n  size: 12345\n", "text that begins with 'outs:'"},
+                                     {"gone\n", "text that begins with 'gone'"},
+                                     {"(dp0\nVa\np1\nF1.5\ns.", "text that begins with '(dp0'"},
                                      {"\x7f"
                                       "ELF\2\1\1\1\1\1\1",
                                       "a program"},
@@ -162,6 +171,9 @@ TEST_CASE("files with a wrong extension are recognised by their first bytes") {
     CHECK_THAT(data_error_of([&] { read_idx(path); }), contains("a PNG image"));
     put_bytes(path, "PK\x03\x04 1234567890");
     CHECK_THAT(data_error_of([&] { read_image(path); }), contains("a zip file"));
+    put_bytes(path, archive_of({{"readme.txt", "x"}}));
+    CHECK_THAT(data_error_of([&] { load(net, path); }),
+               contains("this is a zip file without the record 'data.pkl'") && contains("unpack it"));
     // the index of shards is JSON; other JSON with its name is not an index
     put_bytes(directory / "model.safetensors.index.json", lfs);
     CHECK_THAT(data_error_of([&] { load(net, directory / "model.safetensors.index.json"); }),

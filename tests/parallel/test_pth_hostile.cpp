@@ -140,6 +140,16 @@ TEST_CASE("pth: nothing that a file names is executed, and anything but a state_
         CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
         CHECK(PthFile(directory / "file").value("harm") == PthValue{PthValue::Unread{module + "." + name}});
     }
+    // An object that is called (classes with keyword arguments in protocol 2, bound methods), or creates another one.
+    for (const std::string end : {")R", ")\x81", ")}\x92"}) {
+        const TemporaryDirectory directory;
+        const std::string made = global("functools", "partial") + tuple(global("os", "system") + text("x")) + "R";
+        put_bytes(
+            directory / "file",
+            pth_of(pickle(dictionary(text("call") + made + end + text("a") + tensor(four, 0, {4}, {1}))), {floats}));
+        CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
+        CHECK(PthFile(directory / "file").value("call") == PthValue{PthValue::Unread{"functools.partial"}});
+    }
     CHECK_THAT(refusal_of_pickle(proto2 + text("os") + text("system") + "\x93."), contains("it holds 'os.system'"));
     CHECK_THAT(refusal_of_pickle(pickle(global("o\x1bs", "sy\rstem"))), contains("'o?s.sy?stem'"));
     CHECK_THAT(refusal_of_pickle(called("torch", "FloatStorage", ")")), contains("a type is called"));
@@ -356,6 +366,16 @@ TEST_CASE("pth: tensors that do not match their storage are rejected") {
     CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + a + text("a") + a))), contains("'a' is repeated"));
     CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + a + integer(3) + a))), contains("is not a string"));
 
+    // Tensors without names do not make a second state_dict.
+    {
+        const TemporaryDirectory directory;
+        const std::string numbered = dictionary(integer(0) + a + integer(1) + a), named = dictionary(text("a") + a);
+        put_bytes(directory / "file",
+                  pth_of(pickle(dictionary(text("net") + named + text("rows") + numbered)), {floats}));
+        CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
+        CHECK_THAT(refusal_of_pickle(pickle(numbered)), contains("none of its top-level dictionaries has tensors"));
+    }
+
     // A small file can describe a large tensor, which takes memory only when it is read.
     const TemporaryDirectory directory;
     put_bytes(directory / "file", pth_of(pickle(dictionary(text("a") + tensor(four, 0, {1LL << 40}, {0}))), {floats}));
@@ -367,7 +387,7 @@ TEST_CASE("pth: archives in another format than torch.save's are rejected") {
     CHECK_THAT(refusal(""), contains("the file is empty"));
     CHECK_THAT(refusal("PK\x03\x04" + std::string(100, 'x')), contains("does not end like an archive"));
     CHECK_THAT(refusal(archive_of({pkl, data}) + std::string(70'000, 'x')), contains("does not end like an archive"));
-    CHECK_THAT(refusal(archive_of({data})), contains("has no record 'x/'data.pkl"));
+    CHECK_THAT(refusal(archive_of({data})), contains("a zip file without the record 'x/data.pkl'"));
     CHECK_THAT(refusal(archive_of({pkl, data, data})), contains("'x/data/0' is repeated"));
     ArchiveRecord other = data;
     other.method = 12;

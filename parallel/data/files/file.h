@@ -38,7 +38,7 @@ FileIdentity identity_of(const std::filesystem::path& path);
 inline std::string quote(std::string_view text) {
     constexpr std::size_t longest = 200;
     std::string result = "'";
-    for (const char c : text.substr(0, longest)) result += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    for (const char c : text.substr(0, longest)) result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
     return result + (text.size() > longest ? "...'" : "'");
 }
 

@@ -38,8 +38,8 @@ struct Kind {
 };
 
 constexpr std::string_view download = "download the file itself", convert = "convert it in the program that wrote it",
-                           unpack = "unpack it";
-constexpr std::array<Kind, 28> kinds = {
+                           unpack = "unpack it", annex = "fetch the content with 'git annex get'";
+constexpr std::array<Kind, 33> kinds = {
     {{"version https://git-lfs.github.com/spec/", "a Git LFS pointer", "fetch the content with 'git lfs pull'"},
      {"\x1f\x8b"sv, "a gzip file", "unpack it with gunzip"},
      {"BZh", "a bzip2 file", unpack},
@@ -48,6 +48,11 @@ constexpr std::array<Kind, 28> kinds = {
       "an xz file", unpack},
      {"\x28\xb5\x2f\xfd", "a zstd file", unpack},
      {"7z\xbc\xaf\x27\x1c", "a 7z file", unpack},
+     {"Rar!\x1a\x07", "a RAR file", unpack},
+     {"\x04\x22\x4d\x18", "an LZ4 file", unpack},
+     {"/annex/objects/", "a git-annex pointer", annex},
+     {"\xff\xfe", "text in UTF-16", download},
+     {"\xfe\xff", "text in UTF-16", download},
      {"PK\x03\x04", "a zip file", unpack},
      {"PK\x05\x06", "an empty zip file", download},
      {"ustar", "a tar file", unpack, 257},
@@ -96,6 +101,15 @@ bool is_onnx(std::string_view text) {
            std::all_of(text.begin() + 4, text.begin() + 4 + text[3], [](char c) { return c >= ' ' && c <= '~'; });
 }
 
+/// The beginning of a text (an error message of a server, a pickle of protocol 0); empty if the file is not a text.
+std::string_view beginning_of_text(std::string_view bytes) {
+    constexpr std::size_t examined = 64;
+    const std::string_view start = bytes.substr(0, examined);
+    const auto printable = [](char c) { return (c >= ' ' && c <= '~') || c == '\t' || c == '\n' || c == '\r'; };
+    if (!std::all_of(start.begin(), start.end(), printable)) return {};
+    return start.substr(0, start.find_first_of("\n\r"));
+}
+
 }  // namespace
 
 void refuse_other_kind(const InputFile& file, std::string_view expected) {
@@ -114,6 +128,9 @@ void refuse_other_kind(const InputFile& file, std::string_view expected) {
             refuse(kind.name, kind.advice);
     if (is_onnx(text)) refuse("an ONNX model", convert);
     if (small.starts_with('{') || small.starts_with("[")) refuse("JSON text", download);
+    const std::string_view line = beginning_of_text(text);
+    if (line.find(".git/annex/objects/") != std::string_view::npos) refuse("a git-annex pointer", annex);
+    if (!line.empty()) refuse(fmt::format("text that begins with {}", quote(line)), download);
 }
 
 }  // namespace lockstep::internal

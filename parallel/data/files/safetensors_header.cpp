@@ -309,9 +309,10 @@ void note_names(const InputFile& file, SafetensorsHeader& header) {
 }  // namespace
 
 SafetensorsHeader read_safetensors_header(const InputFile& file) {
-    if (file.size() == 0) refuse_other_kind(file, expected);
-    if (file.size() < prefix_bytes)
+    if (file.size() < prefix_bytes) {
+        refuse_other_kind(file, expected);
         refuse(file, file.size(), "the file ends within the 8 bytes of the header's length");
+    }
     std::array<char, prefix_bytes> prefix{};
     file.read_at(0, std::as_writable_bytes(std::span(prefix)));
     const auto length = std::bit_cast<std::uint64_t>(prefix);

@@ -115,12 +115,22 @@ private:
         std::string_view name;
         const PickleValue* value;
     };
-    /// The dictionaries at the top level that have tensors.
+    /// Whether it is a dictionary with a tensor whose key is a string.
+    bool has_named_tensors(const PickleValue& value) const {
+        if (!values_.has_tensors(value)) return false;
+        const std::span<const PickleIndex> items = values_.items(value);
+        for (std::size_t i = 0; i < items.size(); i += 2)
+            if (values_[items[i]].kind == PickleKind::text && values_[items[i + 1]].kind == PickleKind::tensor)
+                return true;
+        return false;
+    }
+
+    /// The dictionaries at the top level that have tensors by name.
     std::vector<Named> candidates() const {
         std::vector<Named> found;
         const std::span<const PickleIndex> items = values_.items(root_);
         for (std::size_t i = 0; i < items.size(); i += 2)
-            if (values_[items[i]].kind == PickleKind::text && values_.has_tensors(values_[items[i + 1]]))
+            if (values_[items[i]].kind == PickleKind::text && has_named_tensors(values_[items[i + 1]]))
                 found.push_back({values_.text(values_[items[i]]), &values_[items[i + 1]]});
         return found;
     }
@@ -158,7 +168,7 @@ private:
                 fmt::format("{}: no dictionary of tensors {}; it has {}", file_, quote(wanted), top_names()));
         }
         if (all.size() == 1) return *all.front().value;
-        if (all.empty() && (values_.has_tensors(root_) || values_.items(root_).empty())) return root_;
+        if (all.empty() && (has_named_tensors(root_) || values_.items(root_).empty())) return root_;
         std::vector<Named> usual;
         std::copy_if(all.begin(), all.end(), std::back_inserter(usual), [](const Named& candidate) {
             return std::find(usual_names.begin(), usual_names.end(), candidate.name) != usual_names.end();

@@ -135,6 +135,8 @@ PickleIndex rebuild_from_type(PickleValues& values, std::span<const PickleIndex>
 }  // namespace
 
 PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex arguments) {
+    if (values[function].kind == PickleKind::object)  // a bound method, or functools.partial
+        return values.add_object(values.object(values[function]).made_by);
     if (values[function].kind != PickleKind::global || values[arguments].kind != PickleKind::tuple)
         throw PickleFault("a call is not of a function with a tuple of arguments");
     // copied, because adding values may move the original

@@ -201,7 +201,8 @@ private:
     }
     /// Creates an object from the last values: a class, its arguments and possibly named ones.
     void make_object(std::size_t count) {
-        const PickleIndex made_by = last(count).front();
+        PickleIndex made_by = last(count).front();
+        if (values_[made_by].kind == PickleKind::object) made_by = values_.object(values_[made_by]).made_by;
         if (values_[made_by].kind != PickleKind::global)
             throw PickleFault("an object is created by something that is not a class");
         const TorchGlobal what = values_.global(values_[made_by]).what;
