@@ -45,6 +45,11 @@ std::string text_of_shards(const Engine& engine) {
     return fmt::format("{}{}", engine.shards(), engine.options().shards > 0 ? "" : one_per_device);
 }
 
+const char* text_of_order(const LoaderOptions& order) {
+    if (!order.sampler) return order.shuffle ? "shuffled" : "sequential";
+    return order.sampler.is_batching() ? "batch sampler" : "sampler";
+}
+
 /// Whether a run with one value resumes with the other one. One shard per device is not the user's choice: a change of
 /// devices may change the number of shards, and the same number may be given or result from the devices. A fixed number
 /// of shards implies `deterministic`.
@@ -104,6 +109,8 @@ Runner::Runner(std::unique_ptr<Types> types, Optimizer& optimizer, const RunnerO
     : types_(std::move(types)), optimizer_(optimizer), options_(options), throughput_(std::make_unique<Throughput>()) {
     if (options.epochs == (std::numeric_limits<std::uint64_t>::max)() && !options.steps)
         throw InvalidArgument("Runner: neither epochs nor steps; expected a number of either");
+    if (options.steps && *options.steps < 0)
+        throw InvalidArgument(fmt::format("Runner: {} steps; expected 0 or more", *options.steps));
     const std::vector<std::string> settings = optimizer.setting_names();
     has_momentum_ = std::find(settings.begin(), settings.end(), "momentum") != settings.end();
 }
@@ -116,6 +123,7 @@ std::map<std::string, std::string> Runner::facts() const {
     all.try_emplace("rows", std::to_string(types_->rows()));
     all.try_emplace("batch-size", std::to_string(order.batch_size));
     if (order.shuffle) all.try_emplace("seed", std::to_string(order.seed));
+    all.try_emplace("order", text_of_order(order));
     all.try_emplace("drop-last", text_of(order.drop_last));
     all.try_emplace("accumulation-steps", std::to_string(options_.step.accumulation_steps));
     all.try_emplace("clip", text_of(options_.step.clip));
@@ -129,6 +137,9 @@ std::map<std::string, std::string> Runner::facts() const {
     all.try_emplace("deterministic", implied ? by_fixed_shards : text_of(options.deterministic));
     all.try_emplace("reduction", options.reduction == ReductionMode::fast ? "fast" : "tree");
     all.try_emplace("allow-tf32", text_of(options.allow_tf32));
+    const bool direct = options.convolution.value_or(default_conv_algorithm()) == ConvAlgorithm::direct;
+    all.try_emplace("convolution", direct ? "direct" : "automatic");
+    all.try_emplace("nan-policy", options.nan_policy == NanPolicy::stop ? "stop" : "ignore");
     all.try_emplace("amp", options.autocast ? std::string(name_of(*options.autocast)) : "off");
     return all;
 }

@@ -108,10 +108,11 @@ struct RunnerOptions {
     /// Number of steps of the whole run. It ends at the limit that it reaches first.
     std::optional<std::int64_t> steps = std::nullopt;
     /// Settings that determine the result, by name, in addition to those that Runner records itself: "rows",
-    /// "batch-size", "drop-last", and "seed" of a shuffled order; "accumulation-steps", "clip", "rates", "scaler" and
-    /// "skip-nonfinite" of `step`; "shards", "deterministic", "reduction", "allow-tf32" and "amp" (the autocast type)
-    /// of the engine. They are stored in checkpoints, and resuming with a different value is an error. The number of
-    /// shards may change if it is one per device before and after.
+    /// "batch-size", "order" ("sequential", "shuffled", "sampler" or "batch sampler"), "drop-last", and "seed" of a
+    /// shuffled order; "accumulation-steps", "clip", "rates", "scaler" and "skip-nonfinite" of `step`; "shards",
+    /// "deterministic", "reduction", "allow-tf32", "convolution" ("direct" or "automatic"), "nan-policy" and "amp" (the
+    /// autocast type) of the engine. They are stored in checkpoints, and resuming with a different value is an error.
+    /// The number of shards may change if it is one per device before and after.
     std::map<std::string, std::string> facts = {};
     /// Names of facts that a resume may change; later checkpoints contain the new value.
     std::vector<std::string> may_change = {};

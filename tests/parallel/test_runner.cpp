@@ -68,6 +68,8 @@ TEST_CASE("hooks are called around the run, its epochs and its steps") {
     SingleTraining training;
     CHECK(message_of<InvalidArgument>([&] { training.runner({}); }) ==
           "Runner: neither epochs nor steps; expected a number of either");
+    CHECK(message_of<InvalidArgument>([] { SingleTraining().runner({.steps = -1}); }) ==
+          "Runner: -1 steps; expected 0 or more");
 }
 
 TEST_CASE("the rate of training counts completed steps and excludes pauses") {

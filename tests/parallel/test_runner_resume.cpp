@@ -176,14 +176,17 @@ TEST_CASE("a run resumes only with the loader, engine and step options that dete
     const test::TemporaryDirectory place;
     struct Setup {
         EngineOptions engine{.shards = 2};
-        bool drop_last = false, scales = false, skips = false;
+        bool drop_last = false, scales = false, skips = false, shuffles = false;
+        AnySampler sampler = {};
         std::vector<std::string> may_change = {};
     };
     const auto train = [&](const Setup& setup, bool resumes) {
         manual_seed(1);
         DataParallel model(DropoutNet{}, Devices({Device::cpu(0)}), setup.engine);
         SGD sgd(model, {.lr = 0.05});
-        Loader loader(model, runner_rows(), {.batch_size = 4, .drop_last = setup.drop_last});
+        Loader loader(
+            model, runner_rows(),
+            {.batch_size = 4, .shuffle = setup.shuffles, .drop_last = setup.drop_last, .sampler = setup.sampler});
         GradScaler scaler({.enabled = setup.scales});
         Runner runner(model, sgd, loader, mse_loss,
                       {.epochs = resumes ? 2U : 1U,
@@ -204,6 +207,14 @@ TEST_CASE("a run resumes only with the loader, engine and step options that dete
         {{.engine = {}}, "shards is '1, one per device', and the run has '2'", {"shards"}},
         {{.engine = {.shards = 2, .allow_tf32 = true}}, "allow-tf32 is 'on', and the run has 'off'", {"allow-tf32"}},
         {{.engine = {.shards = 2, .autocast = DType::bf16}}, "amp is 'bf16', and the run has 'off'", {"amp"}},
+        {{.engine = {.shards = 2, .convolution = ConvAlgorithm::direct}},
+         "convolution is 'direct', and the run has 'automatic'",
+         {"convolution"}},
+        {{.engine = {.shards = 2, .nan_policy = NanPolicy::ignore}},
+         "nan-policy is 'ignore', and the run has 'stop'",
+         {"nan-policy"}},
+        {{.shuffles = true}, "order is 'shuffled', and the run has 'sequential'", {"order"}},
+        {{.sampler = SequentialSampler(20)}, "order is 'sampler', and the run has 'sequential'", {"order"}},
         {{.drop_last = true}, "drop-last is 'on', and the run has 'off'", {"drop-last"}},
         {{.scales = true}, "scaler is 'on', and the run has 'off'", {"scaler"}},
         {{.skips = true}, "skip-nonfinite is 'on', and the run has 'off'", {"skip-nonfinite"}},
