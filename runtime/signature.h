@@ -22,9 +22,9 @@ struct AnyMember {
     constexpr operator T() const;  // NOLINT(google-explicit-constructor)
 };
 
-template <class T, std::size_t... I>
-constexpr bool takes_members(std::index_sequence<I...>) {
-    return requires { T{(static_cast<void>(I), AnyMember{})...}; };
+template <class T, std::size_t... i>
+constexpr bool takes_members(std::index_sequence<i...>) {
+    return requires { T{(static_cast<void>(i), AnyMember{})...}; };
 }
 
 constexpr std::size_t max_members = 8;

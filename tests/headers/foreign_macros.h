@@ -1,5 +1,5 @@
-// Macros of the headers of Qt, ncurses, X11 and Windows, with their definitions. Include this after the headers of the
-// standard library and before those of Lockstep.
+// Macros of the headers of Qt, ncurses, X11 and Windows and of complex.h, with their definitions. Include this after the
+// headers of the standard library and before those of Lockstep.
 // clang-format off
 #pragma once
 
@@ -75,6 +75,9 @@
 #define GetCurrentDirectory GetCurrentDirectoryW
 #define GetCurrentTime() GetTickCount()
 #define Yield()
+
+// complex.h of the C library, in GNU mode
+#define I (__extension__ 1.0iF)
 
 // ncurses.h
 #define add_wch(c) wadd_wch(stdscr,(c))
