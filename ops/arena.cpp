@@ -253,8 +253,12 @@ const std::string& ParameterStore::trainable_flags() const {
     trainable_flags_of_ = trainable_version();
     trainable_flags_.clear();
     for (const ArenaLayout& layout : parameters_)
-        for (const ArenaSegment& segment : layout.segments)
-            trainable_flags_ += tensor(segment).requires_grad() ? '1' : '0';
+        for (const ArenaSegment& segment : layout.segments) {
+            const Tensor& parameter = tensor(segment);
+            trainable_flags_ += parameter.requires_grad() ? '1' : '0';
+            const std::size_t hooks = parameter.impl()->leaf_hooks.size();
+            if (parameter.requires_grad() && hooks > 0) trainable_flags_ += fmt::format("h{};", hooks);
+        }
     return trainable_flags_;
 }
 

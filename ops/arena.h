@@ -111,7 +111,7 @@ public:
     }
     /// Counts a write to all parameters (an update).
     void touch_parameters() { ++parameter_group_->all_writes; }
-    /// Trainable flags of the parameters, as bytes for keys.
+    /// Trainable flags of the parameters, and their numbers of hooks, as bytes for keys.
     const std::string& trainable_flags() const;
     /// Grows when `trainable_flags` may have changed.
     std::uint64_t trainable_version() const { return parameter_group_->flags; }

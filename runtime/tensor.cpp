@@ -425,6 +425,7 @@ void Tensor::register_hook(std::function<void(const Tensor& gradient)> hook) con
         impl_->node->hooks[static_cast<std::size_t>(impl_->output_index)].push_back(std::move(hook));
     } else {
         impl_->leaf_hooks.push_back(std::move(hook));
+        if (impl_->storage->group) ++impl_->storage->group->flags;
     }
 }
 

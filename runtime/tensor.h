@@ -64,7 +64,7 @@ struct TensorMeta {
 struct StorageGroup {
     std::uint64_t writes = 0;      ///< grows with every write to one storage
     std::uint64_t all_writes = 0;  ///< grows with every write to all storages
-    std::uint64_t flags = 0;       ///< grows when requires_grad_ changes a tensor of one of them
+    std::uint64_t flags = 0;       ///< grows when requires_grad_ or register_hook changes a tensor of one of them
 };
 
 /// Memory shared by tensors, with its arrangement and version.
@@ -238,7 +238,8 @@ public:
     /// defaults to 1 for a tensor of one element. The graph is freed unless `retain_graph`; a second pass through a
     /// freed graph throws.
     void backward(const Tensor& gradient = Tensor(), bool retain_graph = false) const;
-    /// Calls `hook` with the gradient once it is complete; for a leaf, right before it is stored.
+    /// Calls `hook` with the gradient once it is complete; for a leaf, right before it is stored. Hooks of a wrapped
+    /// model's parameters are called when a program is traced, with a symbolic gradient; a new hook makes new programs.
     void register_hook(std::function<void(const Tensor& gradient)> hook) const;
     /// Number of writes to the storage.
     std::uint64_t version() const;

@@ -267,6 +267,13 @@ TEST_CASE("hooks receive a parameter's gradient while the program is traced") {
     loss_of(model(batch.images), batch).backward();
     CHECK(seen == std::vector<ls::Shape>{{10, 36}, {10, 36}});
 
+    int late = 0;  // hooks of a program that exists are not ignored
+    model->fc2.weight->register_hook([&](const ls::Tensor&) { ++late; });
+    for (int i = 0; i < 5; ++i) model.step(sgd, batch.images, batch.labels, ls::nll_loss);
+    CHECK(late == 1);
+    loss_of(model(batch.images), batch).backward();
+    CHECK(late == 2);
+
     ls::DataParallel<ConvNet> reader(net, cpu_devices(2));
     reader->fc2.weight->register_hook([](const ls::Tensor& gradient) { (void)gradient.to_vector<float>(); });
     const std::string text = message_of<ls::InvalidArgument>([&] { (void)reader(batch.images); });
