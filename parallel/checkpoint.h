@@ -131,8 +131,9 @@ void save(Model& model, const std::filesystem::path& path) {
     if (detail::writes_files(model)) detail::save_tensors(tensors, path);
 }
 
-/// Reads weights into a wrapper or a plain module. Formats: safetensors files of `save` or PyTorch, the files that
-/// "model.safetensors.index.json" names, and the state_dict in a file of torch.save (PthFile documents which one).
+/// Reads weights into a wrapper or a plain module. Formats: safetensors files of `save` or PyTorch, the state_dict in a
+/// file of torch.save (PthFile documents which one), and the files of either format that
+/// "model.safetensors.index.json" or "pytorch_model.bin.index.json" names.
 /// Prefixes "module." and "_orig_mod." are removed from names. As in PyTorch, floating tensors are converted to the
 /// model's dtype, and buffers from any dtype. A tensor of shape (1) loads into a scalar. A missing num_batches_tracked
 /// leaves the model's unchanged. Tied parameters need only one of their names. Tensors with

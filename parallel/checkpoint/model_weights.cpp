@@ -29,9 +29,42 @@
 
 namespace lockstep::internal {
 
-// Weights in several safetensors files, as Hugging Face's libraries write large models.
+// Weights in several files, as Hugging Face's libraries write large models.
 
-/// The files that "model.safetensors.index.json" names, as one file.
+/// One of them: a safetensors file, or the state_dict in a file of torch.save.
+class WeightShard {
+public:
+    explicit WeightShard(const std::filesystem::path& path) : WeightShard(InputFile(path)) {}
+    const std::vector<SafetensorsEntry>& entries() const { return pth_ ? entries_ : safetensors_->entries(); }
+    const std::map<std::string, std::string>& unsupported() const {
+        return pth_ ? pth_->unsupported() : safetensors_->unsupported();
+    }
+    const SafetensorsEntry* find(std::string_view name) const {
+        if (!pth_) return safetensors_->find(name);
+        const PthEntry* const found = pth_->find(name);
+        return found ? &entries_[static_cast<std::size_t>(found - pth_->entries().data())] : nullptr;
+    }
+    void read(std::string_view name, std::span<std::byte> to) const {
+        pth_ ? pth_->read(name, to) : safetensors_->read(name, to);
+    }
+
+private:
+    explicit WeightShard(InputFile&& file) {
+        if (torch_file(file) != TorchFile::archive) {
+            safetensors_.emplace(std::move(file));
+            return;
+        }
+        pth_.emplace(std::move(file), "");
+        for (const PthEntry& entry : pth_->entries())
+            entries_.push_back({.name = entry.name, .dtype = entry.dtype, .shape = entry.shape, .bytes = entry.bytes});
+    }
+
+    std::optional<SafetensorsFile> safetensors_;
+    std::optional<PthFile> pth_;
+    std::vector<SafetensorsEntry> entries_;  ///< those of a file of torch.save
+};
+
+/// The files that "model.safetensors.index.json" or "pytorch_model.bin.index.json" names, as one file.
 class ShardedWeights {
 public:
     /// Detected by its name and first byte.
@@ -46,8 +79,8 @@ public:
     void read(std::string_view name, std::span<std::byte> to) const;
 
 private:
-    std::map<std::string, SafetensorsFile> shards_;  ///< by the name of the file
-    std::map<std::string, const SafetensorsFile*, std::less<>> shard_of_;
+    std::map<std::string, WeightShard> shards_;  ///< by the name of the file
+    std::map<std::string, const WeightShard*, std::less<>> shard_of_;
     std::vector<SafetensorsEntry> entries_;
     std::map<std::string, std::string> unsupported_;
 };

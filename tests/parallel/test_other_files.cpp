@@ -55,7 +55,7 @@ std::string data_error_of(Call&& call) {
 
 }  // namespace
 
-TEST_CASE("weights in several safetensors files are loaded by their index") {
+TEST_CASE("weights in several files are loaded by their index") {
     const TemporaryDirectory directory;
     put_shards(directory);
     const auto index = directory / "model.safetensors.index.json";
@@ -87,6 +87,21 @@ TEST_CASE("weights in several safetensors files are loaded by their index") {
     CHECK_THAT(refusal("{"), contains("is not a JSON object"));
     put_bytes(directory / "two", "{}");
     CHECK_THAT(refusal(index_of("one", "two")), contains("two: offset"));
+    // one of the files is of torch.save
+    const std::string floats(reinterpret_cast<const char*>(numbers.data()), 4 * numbers.size());
+    const auto part = [](std::int64_t from, const std::vector<std::int64_t>& sizes) {
+        return tensor(storage("FloatStorage", "0", 6), from, sizes, std::vector<std::int64_t>(sizes.size(), 1));
+    };
+    put_bytes(
+        directory / "two",
+        pth_of(pickle(dictionary(text("head.bias") + part(3, {1}) + text("head.weight") + part(4, {1, 2}))), {floats}));
+    put_bytes(index, index_of("one", "two"));
+    Net mixed;
+    load(mixed, index);
+    CHECK(mixed.body.weight->to_vector<float>() == numbers);
+    CHECK(mixed.head.weight->to_vector<float>() == std::vector<float>{4, 5});
+    CHECK((*mixed.head.bias)->to_vector<float>() == std::vector<float>{3});
+    CHECK_THAT(refusal(index_of("two", "one")), contains("should be in 'two', which does not have it"));
     CHECK(net.body.weight->to_vector<float>() == numbers);
 }
 
