@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/mnist_nets.h"
@@ -31,10 +33,12 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
         ls::Loader test_batches(model, test,
                                 {.batch_size = std::max<std::int64_t>(batch, 250), .workers = options.workers});
         ls::SGD sgd(model, program::sgd_options(options));
+        std::map<std::string, std::string> facts{{"dataset", program::describe_data(training)}};
+        if (options.follows_score()) facts["test-dataset"] = program::describe_data(test);
         return program::train("mnist", options, model, batches, ls::nll_loss,
                               {.optimizer = sgd,
                                .evaluate = [&] { return ls::accuracy(model, test_batches); },
-                               .facts = {{"dataset", program::describe_data(training)}}},
+                               .facts = std::move(facts)},
                               began);
     });
 }

@@ -358,6 +358,29 @@ TEST_CASE("a run resumes only with the same data, also if a file has the same si
         put_bytes(path, before);
     }
     CHECK(place.mnist("--steps 4 --quiet --load net").status == 0);
+
+    // The test set is a fact only if the run follows its accuracy.
+    const std::string follows = "--quiet --schedule plateau ";
+    REQUIRE(place.mnist(follows + "--epochs 1 --save followed").status == 0);
+    const auto path = place.directory / "digits" / "t10k-labels-idx1-ubyte";
+    std::string labels = get_bytes(path);
+    labels.at(8 + 7) = static_cast<char>(labels.at(8 + 7) == 0 ? 1 : 0);
+    put_bytes(path, labels);
+    CHECK(place.mnist("--steps 4 --quiet --load net").status == 0);
+    const ProgramRun run = place.mnist(follows + "--epochs 2 --load followed");
+    CHECK(run.status == 2);
+    CHECK_THAT(run.err, contains("mnist: test-dataset ") && contains(": the run saved in followed has "));
+    CHECK(place.mnist(follows + "--epochs 2 --load followed --allow-changed test-dataset").status == 0);
+}
+
+TEST_CASE("a run resumes only with the same algorithm of convolutions") {
+    const Place place;
+    REQUIRE(place.mnist("--steps 2 --quiet --save net").status == 0);
+    const ProgramRun run = place.mnist("--steps 3 --quiet --load net", "LOCKSTEP_CONV=direct");
+    CHECK(run.status == 2);
+    CHECK_THAT(run.err,
+               contains("convolution direct: the run saved in net has automatic") && !contains("--convolution"));
+    CHECK(place.mnist("--steps 3 --quiet --load net --allow-changed convolution", "LOCKSTEP_CONV=direct").status == 0);
 }
 
 TEST_CASE("the line of an epoch has the mean loss of the epoch") {

@@ -138,6 +138,7 @@ std::optional<program::Stop> train(TrainFlags flags, const program::Options& opt
             held.emplace(model, validation,
                          ls::LoaderOptions{.batch_size = std::max<std::int64_t>(batch, 8), .workers = options.workers});
             how.evaluate = [&] { return mean_loss(model, *held); };
+            if (options.follows_score()) how.facts["validation-dataset"] = program::describe_data(validation);
         }
         return program::train("gpt", options, model, batches, ls::cross_entropy, how, began);
     });

@@ -69,6 +69,9 @@ struct Options : RankFlags {
     bool quiet = false;
     std::string reduction = "tree";  ///< or "fast"
 
+    /// Whether a result of the run depends on its evaluations.
+    bool follows_score() const { return schedule.name == "plateau" || early_stop > 0 || !best.empty(); }
+
     std::string configuration;     ///< all flags with their values, as --config reads them
     std::filesystem::path config;  ///< file that the flags were read from, if any
 

@@ -118,7 +118,9 @@ std::string accepted_changes(const Options& options, const Beginning& begin,
         }
     for (const auto& [name, before, now] : lockstep::changed_facts(state, facts)) {
         if (name == follows_amp) continue;
-        const std::string what = name == "rows" || name == "dataset" ? name : "--" + name;
+        // The algorithm of convolutions is that of LOCKSTEP_CONV.
+        const bool is_flag = name != "rows" && !name.ends_with("dataset") && name != "convolution";
+        const std::string what = is_flag ? "--" + name : name;
         const auto& allowed = options.allow_changed;
         if (std::find(allowed.begin(), allowed.end(), name) != allowed.end())
             accepted.push_back(fmt::format("{} {} instead of {}", what, now, before));

@@ -175,7 +175,7 @@ template <class Model, class Data, class LossFunction>
 std::optional<Stop> train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
                           const LossFunction& loss, const Training& training,
                           std::chrono::steady_clock::time_point began) {
-    if (!training.evaluate && (options.schedule.name == "plateau" || options.early_stop > 0 || !options.best.empty()))
+    if (!training.evaluate && options.follows_score())
         throw UsageError("--schedule plateau, --early-stop and --best require evaluations; this program makes none");
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.is_rank0()) lock.emplace(options.save);
