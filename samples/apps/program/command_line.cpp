@@ -122,6 +122,7 @@ public:
         int number = 0;
         for (std::string line; std::getline(input, line); text << line << '\n') {
             ++number;
+            if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // byte order mark
             if (!is_utf8(line)) throw CLI::ConfigError(fmt::format("line {} is not UTF-8; expected UTF-8", number));
             require_whole_strings(line, number);
         }
