@@ -68,7 +68,8 @@ constexpr const char* some_files[] = {"rgb.jpg",     "grey.jpg",  "progressive.j
 TEST_CASE("damaged images: a file that is not an image is rejected with its name") {
     const TemporaryDirectory directory;
     CHECK_THAT(refusal_of_file(""), contains("offset 0: the file is empty, expected a JPEG, PNG or GIF image"));
-    CHECK_THAT(refusal_of_file("text"), contains("this is not a JPEG, PNG or GIF file"));
+    CHECK_THAT(refusal_of_file("text"), contains("this is text that begins with 'text', expected a JPEG, PNG"));
+    CHECK_THAT(refusal_of_file("\1\2\3\4"), contains("this is not a JPEG, PNG or GIF file"));
     CHECK_THAT(refusal_of_file("BM not this one either"),
                contains("this is a BMP image, expected a JPEG, PNG or GIF image"));
     CHECK_THAT(refusal_of<DataError>([&] { read_image(directory / "missing.png"); }), contains("missing.png: cannot"));
