@@ -158,6 +158,7 @@ TEST_CASE("files with a wrong extension are recognised by their first bytes") {
                                      {"404: Not Found", "text that begins with '404: Not Found'"},
                                      {"outs:\n- md5: 4d7a\n  size: 12345\n", "text that begins with 'outs:'"},
                                      {"gone\n", "text that begins with 'gone'"},
+                                     {"\r\n\r\n gone", "text that begins with 'gone'"},
                                      {"(dp0\nVa\np1\nF1.5\ns.", "text that begins with '(dp0'"},
                                      {"\x7f"
                                       "ELF\2\1\1\1\1\1\1",

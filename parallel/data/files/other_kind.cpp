@@ -104,6 +104,7 @@ bool is_onnx(std::string_view text) {
 /// The beginning of a text (an error message of a server, a pickle of protocol 0); empty if the file is not a text.
 std::string_view beginning_of_text(std::string_view bytes) {
     constexpr std::size_t examined = 64;
+    bytes.remove_prefix(std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size()));
     const std::string_view start = bytes.substr(0, examined);
     const auto printable = [](char c) { return (c >= ' ' && c <= '~') || c == '\t' || c == '\n' || c == '\r'; };
     if (!std::all_of(start.begin(), start.end(), printable)) return {};
