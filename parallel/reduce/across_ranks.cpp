@@ -30,8 +30,10 @@ std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_ran
             of_rank_0.mark != Fingerprint::true_mark ? 0 : rank);
     if (fingerprint.program != of_rank_0.program)
         return fmt::format(
-            "rank {} does not compute gradients of the same parameters as rank 0, or not in the same way; forward must "
-            "use the same parameters on all ranks",
+            "rank {} does not compute gradients of the same parameters as rank 0, or not in the same way, or has "
+            "another "
+            "optimizer; forward must use the same parameters on all ranks, and the optimizers must update the same "
+            "ones",
             rank);
     return {};
 }

@@ -1,7 +1,9 @@
 #include "lockstep/parallel/reduce/strategy.h"
 
+#include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/parallel/reduce/across_ranks.h"
 #include "lockstep/parallel/reduce/process_reduction.h"
@@ -72,6 +74,15 @@ private:
             for (const Bucket& bucket : buckets)
                 for (const std::int64_t value : {std::int64_t{bucket.arena}, bucket.begin, bucket.end}) add(value);
         add(std::int64_t{spec.optimizer != nullptr});
+        if (spec.optimizer) {
+            // Not the settings: they change between programs that all ranks have cached.
+            own.add(std::string_view(spec.optimizer->name()));
+            own.add(spec.optimizer->program_key());
+            const std::vector<ArenaLayout>& arenas = spec.optimizer->store()->parameters();
+            for (int arena = 0; arena < static_cast<int>(arenas.size()); ++arena)
+                for (int i = 0; i < static_cast<int>(arenas[static_cast<std::size_t>(arena)].segments.size()); ++i)
+                    add(std::int64_t{spec.optimizer->updates({arena, i})});
+        }
         add(static_cast<std::int64_t>(spec.sync));
         add(std::int64_t{ranks_.hook() != nullptr});
         Signature gate;

@@ -1,5 +1,5 @@
-// Macros of the headers of Qt, ncurses, X11 and Windows and of complex.h, with their definitions. Include this after the
-// headers of the standard library and before those of Lockstep.
+// Macros of the headers of Qt, ncurses, X11 and Windows and of complex.h, with their definitions. Include this after
+// the headers of the standard library and before those of Lockstep.
 // clang-format off
 #pragma once
 

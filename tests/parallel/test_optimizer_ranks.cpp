@@ -1,6 +1,8 @@
 // Every optimizer in several processes: with frozen and unused parameters, accumulated gradients, and runs that resume
 // from a file in another number of processes, or in one. Backends, and more ranks: test_ddp_bits.
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -155,4 +157,30 @@ TEST_CASE("every optimizer accepts gradients that ranks accumulated") {
                   expect(error < 2e-3, fmt::format("{}: {}", test::all_optimizers<Net>()[i].name, error));
               }
           }) == "");
+}
+
+TEST_CASE("ranks whose optimizers differ get an error before any weight is updated") {
+    const auto refused = [](const std::function<std::unique_ptr<Optimizer>(Ranks&, int)>& make) {
+        CHECK(on_ranks(2, [&](ProcessGroup& group) {
+                  Ranks model(seeded(), group, {.find_unused_parameters = true});
+                  const auto optimizer = make(model, group.rank());
+                  const Values before = values_of(*model);
+                  expect_throws<CommunicationError>("or has another optimizer", [&] {
+                      steps(model, *optimizer, 0, 1);
+                      model.synchronize();
+                  });
+                  expect(values_of(*model) == before, "the step changed something");
+              }) == "");
+    };
+    refused([](Ranks& model, int rank) -> std::unique_ptr<Optimizer> {
+        if (rank == 1) return std::make_unique<SGD>(model->second, SGD::Options{.lr = 0.1});
+        return std::make_unique<SGD>(model, SGD::Options{.lr = 0.1});
+    });
+    refused([](Ranks& model, int rank) -> std::unique_ptr<Optimizer> {
+        return std::make_unique<SGD>(model, SGD::Options{.lr = 0.1, .momentum = rank == 1 ? 0.9 : 0});
+    });
+    refused([](Ranks& model, int rank) -> std::unique_ptr<Optimizer> {
+        if (rank == 1) return std::make_unique<Adam>(model, Adam::Options{.lr = 0.1});
+        return std::make_unique<AdamW>(model, AdamW::Options{.lr = 0.1});
+    });
 }
