@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
@@ -217,7 +218,7 @@ Tensor max_pool_gradient(const Tensor& dy, const Tensor& position, const PoolGeo
 
 }  // namespace
 
-Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
+Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding, bool ceil_mode) {
     const CheckedArgs call("max_pool2d", {arg::floating("input", given)});
     const Tensor& x = call[0];
     checks::dims("max_pool2d", "input", x, 4, "(N, C, H, W)");
@@ -241,6 +242,20 @@ Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> str
             fmt::format("max_pool2d: a window of ({}, {}) does not fit in input {} with padding ({}, {}); expected a "
                         "window within the padded input",
                         kernel_size.h, kernel_size.w, x.shape().str(), padding.h, padding.w));
+
+    if (ceil_mode) {
+        // One more window where some elements are left, unless it begins after the elements and the padding before
+        // them.
+        const auto missing = [](std::int64_t room, std::int64_t size, int every, int around) {
+            const std::int64_t begin = (room / every + 1) * every;
+            return room % every == 0 || begin >= size + around ? 0 : begin - room;
+        };
+        const std::int64_t below = missing(room_h, x.size(2), step.h, padding.h),
+                           right = missing(room_w, x.size(3), step.w, padding.w);
+        if (below > 0 || right > 0)
+            return max_pool2d(pad(x, {0, right, 0, below}, -std::numeric_limits<double>::infinity()), kernel_size, step,
+                              padding);
+    }
 
     const PoolGeometry geometry{kernel_size.h, kernel_size.w, step.h, step.w, padding.h, padding.w};
     const Shape shape{x.size(0), x.size(1), room_h / step.h + 1, room_w / step.w + 1};

@@ -210,8 +210,10 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pa
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1,
                         Pair padding = 0, Pair output_padding = 0, std::int64_t groups = 1, Pair dilation = 1);
 /// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
-/// If several elements are largest, the first one gets the gradient.
-Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0);
+/// If several elements are largest, the first one gets the gradient. With `ceil_mode`, elements that are left at the
+/// end have a smaller window.
+Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0,
+                  bool ceil_mode = false);
 
 /// Mean of every window of x (N, C, H, W); stride defaults to the window. Padding is at most half the window; its zeros
 /// count as elements if `count_include_pad`.

@@ -309,17 +309,18 @@ struct Dropout2d : PlainLayer {
     void describe(Signature& signature) const { signature.add(p); }
 };
 
-/// torch.nn.MaxPool2d; the stride defaults to the window.
+/// torch.nn.MaxPool2d; the stride defaults to the window. `with_rest` is ceil_mode.
 struct MaxPool2d : PlainLayer {
-    explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0);
+    explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool with_rest = false);
 
     Pair kernel_size, stride, padding;
+    bool ceil_mode;
 
-    Tensor forward(const Tensor& x) const { return max_pool2d(x, kernel_size, stride, padding); }
+    Tensor forward(const Tensor& x) const { return max_pool2d(x, kernel_size, stride, padding, ceil_mode); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const {
         signature.add(kernel_size.h).add(kernel_size.w);
-        signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
+        signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w).add(ceil_mode);
     }
 };
 

@@ -1,4 +1,9 @@
 // Padding by elements of the tensor, and sliding windows, in the op table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "lockstep/ops/functional.h"
 #include "lockstep/tests/ops/function_op.h"
 
@@ -109,9 +114,44 @@ void add_fold(Table& table, const std::string& torch, std::ptrdiff_t channels, c
                  });
 }
 
+/// max_pool2d with windows that contain what is left at the end.
+void add_pools_with_rest(Table& table) {
+    const struct {
+        Sizes shape;
+        std::ptrdiff_t window, step, margin;
+        Sizes out;
+    } all[] = {{{2, 3, 6, 8}, 3, 2, 0, {3, 4}},  // one more column, and one more row
+               {{1, 2, 6, 7}, 3, 2, 1, {4, 4}},
+               {{1, 16, 5, 5}, 2, 3, 1, {2, 2}},  // no window in the padding only
+               {{1, 2, 4, 4}, 2, 2, 0, {2, 2}}};
+    for (const auto& c : all)
+        add_function(
+            table, fmt::format("F.max_pool2d(a, {}, {}, {}, ceil_mode=True)", c.window, c.step, c.margin), {{c.shape}},
+            [c](const auto& in) {
+                const auto whole = [](std::ptrdiff_t x) { return static_cast<int>(x); };
+                return max_pool2d(in[0], whole(c.window), Pair(whole(c.step)), whole(c.margin), true);
+            },
+            [c](const std::vector<Array>& in) {
+                const std::ptrdiff_t h = c.shape[2], w = c.shape[3];
+                Array y(Sizes{c.shape[0], c.shape[1], c.out[0], c.out[1]}, -INFINITY);
+                for (std::ptrdiff_t i = 0; i < y.size(); ++i) {
+                    const std::ptrdiff_t plane = i / (c.out[0] * c.out[1]);
+                    const std::ptrdiff_t top = i / c.out[1] % c.out[0] * c.step - c.margin;
+                    const std::ptrdiff_t left = i % c.out[1] * c.step - c.margin;
+                    for (std::ptrdiff_t row = std::max<std::ptrdiff_t>(top, 0); row < std::min(h, top + c.window);
+                         ++row)
+                        for (std::ptrdiff_t column = std::max<std::ptrdiff_t>(left, 0);
+                             column < std::min(w, left + c.window); ++column)
+                            y[i] = std::max(y[i], in[0][(plane * h + row) * w + column]);
+                }
+                return y;
+            });
+}
+
 }  // namespace
 
 void add_windows(Table& table) {
+    add_pools_with_rest(table);
     add_padding(table);
     const Window plain{4, 5, 2, 3, 1, 1, 0, 0, 1, 1}, far{6, 7, 2, 3, 2, 1, 1, 2, 3, 2},
         wide{1, 2, 7, 5, 1, 1, 3, 2, 1, 1};
