@@ -1,11 +1,13 @@
 #include "lockstep/runtime/internal/process.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -44,6 +46,23 @@ std::optional<std::size_t> one_of(const char* name, std::initializer_list<std::s
 }
 
 }  // namespace lockstep::environment
+
+namespace lockstep::internal {
+
+void open_standard_streams() noexcept {
+    const int error = errno;
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+        if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int opened = ::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+        if (opened >= 0 && opened != stream) {  // a lower number was free
+            ::dup2(opened, stream);
+            ::close(opened);
+        }
+    }
+    errno = error;
+}
+
+}  // namespace lockstep::internal
 
 namespace lockstep::process_exit {
 

@@ -25,6 +25,8 @@ namespace lockstep {
 /// - OMP_THREAD_LIMIT: at most this share, unless `bind_cores` is off.
 /// - LOCKSTEP_CPU_DEVICES: 1 on a host without GPUs, unless it or CUDA_VISIBLE_DEVICES is set.
 ///
+/// Standard streams of this process that are closed are opened on /dev/null.
+///
 /// Standard input is empty. Standard output is inherited unless it is redirected to a file or prefixed. A free port is
 /// bound by this process, without listening, until the attempt has ended, so that the system assigns it to no other
 /// process. Rank 0 listens on it with SO_REUSEADDR, as the stores of Lockstep and PyTorch do.
@@ -68,6 +70,11 @@ void launch(int processes, const Function& function, const Arguments&... argumen
     };
     detail::require_success(launch(options));
 }
+
+/// Opens standard streams that are closed on /dev/null. A program that may be started without them, as by cron, calls
+/// it first: otherwise the next files that it opens get their descriptors, and everything that it prints. `launch`,
+/// process groups, checkpoints and logs call it.
+void open_standard_streams() noexcept;
 
 /// Number of ranks for a host: from a number, "gpu" (one per GPU), "cpu" (one per core), or "auto". "auto" is one per
 /// GPU, or one per virtual CPU device on a host without GPUs. Throws InvalidArgument for other text, and for "gpu"

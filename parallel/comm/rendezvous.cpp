@@ -160,6 +160,7 @@ std::string signature() {
 }  // namespace
 
 Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_shared<JobFailure>()) {
+    internal::open_standard_streams();
     const InitMethod method = parse(options.init_method);
     if (!options.rank && !method.rank) info_ = rank_info();
     info_from(info_, options, method);

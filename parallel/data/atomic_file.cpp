@@ -18,6 +18,7 @@
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/held_signal.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep {
 
@@ -66,6 +67,7 @@ void remove_if_left_behind(const std::filesystem::path& temporary) {
 
 AtomicFile::AtomicFile(const std::filesystem::path& path, const std::filesystem::path& like)
     : given_(path.string()), path_(path) {
+    internal::open_standard_streams();
     internal::require_replaceable(path);
     path_ = followed(path);
     struct stat old {};

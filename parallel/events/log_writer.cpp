@@ -41,6 +41,7 @@ bool reaches(const std::string& line, std::int64_t step) {
 }  // namespace
 
 LogFile::LogFile(const std::filesystem::path& path) : name_(path.string()) {
+    internal::open_standard_streams();
     require_trusted_links(path);
     std::error_code unknown;
     if (std::filesystem::is_fifo(path, unknown)) refuse_log(name_, "it is a pipe");

@@ -26,6 +26,14 @@ std::optional<std::size_t> one_of(const char* name, std::initializer_list<std::s
 
 }  // namespace lockstep::environment
 
+namespace lockstep::internal {
+
+/// Opens standard streams that are closed on /dev/null. The next file or socket would get their descriptors, and then
+/// everything that the program prints.
+void open_standard_streams() noexcept;
+
+}  // namespace lockstep::internal
+
 namespace lockstep::process_exit {
 
 // End of the process: any thread may call exit() while others train.

@@ -102,6 +102,40 @@ TEST_CASE("a symbolic link is kept and its target is replaced") {
     CHECK_THROWS_WITH(AtomicFile(directory / "round"), contains("form a cycle"));
 }
 
+TEST_CASE("with closed standard streams, printed text is in no file that is being written") {
+    const TemporaryDirectory place;
+    const auto print = [] {
+        for (const int stream : {STDOUT_FILENO, STDERR_FILENO})
+            if (::write(stream, "printed\n", 8) != 8) return;
+    };
+    const int status = status_of([&] {
+        for (int stream = STDOUT_FILENO; stream <= STDERR_FILENO; ++stream) ::close(stream);
+        const auto lock = FileLock::acquire(place / "other");
+        print();
+        for (int stream = STDOUT_FILENO; stream <= STDERR_FILENO; ++stream) ::close(stream);
+        AtomicFile file(place / "file");
+        print();
+        const std::string text = "text";
+        file.write(std::as_bytes(std::span(text)));
+        print();
+        file.commit();
+        for (int stream = STDOUT_FILENO; stream <= STDERR_FILENO; ++stream) ::close(stream);
+        EventLog log(place / "log");
+        print();
+        log.scalar("loss", 1, 0);
+        log.flush();
+        return get_bytes(place / "other.lock").find("printed") == std::string::npos ? 7 : 8;
+    });
+    CHECK(status == 7);
+    CHECK(get_bytes(place / "file") == "text");
+    std::size_t files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(place / "log")) {
+        CHECK(get_bytes(entry.path()).find("printed") == std::string::npos);
+        ++files;
+    }
+    CHECK(files == 2);
+}
+
 TEST_CASE("another user's link in a shared directory is not followed") {
     if (::geteuid() != 0) {
         WARN("skipped: only root can give links away");

@@ -139,7 +139,10 @@ void detail::require_success(const LaunchResult& result) {
     if (!result.success()) throw CommunicationError("launch: " + result.str());
 }
 
+void open_standard_streams() noexcept { internal::open_standard_streams(); }
+
 LaunchResult launch(const LaunchOptions& options) {
+    open_standard_streams();
     require_sound(options);
     if (options.function) {
         require(options.command.empty(), "both a program and a function; expected one of them");

@@ -14,6 +14,7 @@
 
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/process.h"
 
 namespace lockstep::internal {
 namespace {
@@ -98,6 +99,7 @@ std::shared_ptr<FileLock> FileLock::acquire(const std::filesystem::path& path) {
 
 FileLock::FileLock(const std::filesystem::path& given, const std::filesystem::path& target)
     : name_(target.string() + ".lock"), process_(::getpid()) {
+    open_standard_streams();
     while (!try_to_lock(given.string())) {
     }
     const std::string text = own_name();
