@@ -1,4 +1,6 @@
 // The programs of PyTorch's tutorial "Writing Distributed Applications" (tutorial/), selected by name.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <array>
 #include <functional>
@@ -85,14 +87,14 @@ int main(int argc, char** argv) {
     app.add_option("--program", name, "program to run")->type_name("NAME")->check(is_program())->capture_default_str();
     app.add_option("--processes", processes, "ranks to start without a launcher")
         ->type_name("N")
-        ->check(CLI::Range(1, 1024).description(""))
+        ->transform(program::is_whole(1, 1024))
         ->capture_default_str();
     app.add_option("--data", training.data, "train: directory with MNIST's IDX files (make-digits)")
         ->type_name("DIR")
         ->capture_default_str();
     app.add_option("--epochs", training.epochs, "train: number of epochs")
         ->type_name("N")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31).description(""))
+        ->transform(program::is_whole(0, std::int64_t{1} << 31))
         ->capture_default_str();
     app.add_option("--seed", training.seed, "train: random seed for weights, partitions and shuffling")
         ->type_name("N")
@@ -100,6 +102,9 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     program::add_flags_of_ranks(app, ranks);
     return program::run(app, argc, argv, [&] {
+        for (const char* flag : {"--data", "--epochs", "--seed"})
+            if (name != "train" && program::differs_from_default(app, flag))
+                throw program::UsageError(fmt::format("{} requires --program train", flag));
         program::require_launcher(ranks);
         const auto call = [&] { run(name, *program::join_ranks(ranks), training); };
         if (program::has_no_launcher(ranks)) {

@@ -3,14 +3,17 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <iostream>
+#include <limits>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "lockstep/parallel/comm/launcher.h"
@@ -56,6 +59,8 @@ CLI::Validator is_grace() {
 }
 
 void add_flags(CLI::App& app, Flags& flags) {
+    const CLI::Validator is_number =
+        program::is_whole((std::numeric_limits<int>::min)(), (std::numeric_limits<int>::max)());
     auto& launch = flags.launch;
     app.option_defaults()->group("Job");
     app.add_option(both("--nproc-per-node"), flags.processes,
@@ -64,18 +69,20 @@ void add_flags(CLI::App& app, Flags& flags) {
         ->capture_default_str();
     app.add_option("--nnodes", launch.nodes, "number of machines, each with its own lockstep-run")
         ->type_name("N")
-        ->check(is_one_number())
+        ->transform(is_number)
+        ->transform(is_one_number())
         ->capture_default_str();
     app.add_option(both("--node-rank"), launch.node_rank,
                    "number of this machine, from 0; required with several machines")
-        ->type_name("N");
+        ->type_name("N")
+        ->transform(is_number);
     auto* address = app.add_option(both("--master-addr"), launch.master_addr,
                                    "address of rank 0; required with several machines; default 127.0.0.1")
                         ->type_name("HOST");
     auto* port = app.add_option(both("--master-port"), launch.master_port,
                                 "port of rank 0; required with several machines; default a free one")
                      ->type_name("PORT")
-                     ->check(CLI::Range(1, 65535).description(""));
+                     ->transform(program::is_whole(1, 65535));
     app.add_flag("--standalone", flags.standalone, "this machine only and a free port (the default)")
         ->excludes(address)
         ->excludes(port);
@@ -85,6 +92,7 @@ void add_flags(CLI::App& app, Flags& flags) {
     app.add_option(both("--max-restarts"), launch.max_restarts,
                    "restarts of all ranks after a failure; on one machine only")
         ->type_name("N")
+        ->transform(is_number)
         ->capture_default_str();
     app.add_option("--signals", flags.signals, "signals to forward to all ranks; default below")->type_name("LIST");
     app.add_option("--grace", flags.grace,
@@ -150,8 +158,8 @@ std::vector<ls::Streams> streams_of(const char* flag, const std::string& text, i
     for (const std::string& entry : CLI::detail::split(text, ',')) {
         const auto colon = std::min(entry.find(':'), entry.size());
         std::size_t rank = 0;
-        if (colon == entry.size() || !CLI::detail::lexical_cast(entry.substr(0, colon), rank) || rank >= count)
-            wrong(entry);
+        const auto [end, error] = std::from_chars(entry.data(), entry.data() + colon, rank);
+        if (colon == entry.size() || error != std::errc() || end != entry.data() + colon || rank >= count) wrong(entry);
         if (!named.insert(rank).second)
             throw program::UsageError(
                 fmt::format("{}: duplicate local rank {} in {}; expected each rank once", flag, rank, text));

@@ -15,14 +15,14 @@ int main(int argc, char** argv) {
     app.add_option("--data", directory, "directory for the four files, created if missing")
         ->type_name("DIR")
         ->capture_default_str();
-    const auto count = CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}).description("");
+    const auto count = program::is_whole(1, 100'000'000);
     app.add_option("--train", options.train_count, "number of training images")
         ->type_name("N")
-        ->check(count)
+        ->transform(count)
         ->capture_default_str();
     app.add_option("--test", options.test_count, "number of test images")
         ->type_name("N")
-        ->check(count)
+        ->transform(count)
         ->capture_default_str();
     app.add_option("--seed", options.seed, "random seed for the drawings")
         ->type_name("N")

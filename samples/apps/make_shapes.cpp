@@ -17,16 +17,16 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--count", options.count, "number of images")
         ->type_name("N")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000}).description(""))
+        ->transform(program::is_whole(1, 100'000))
         ->capture_default_str();
-    const auto side = CLI::Range(32, 4096).description("");
+    const auto side = program::is_whole(32, 4096);
     app.add_option("--width", options.width, "width of an image in pixels")
         ->type_name("N")
-        ->check(side)
+        ->transform(side)
         ->capture_default_str();
     app.add_option("--height", options.height, "height of an image in pixels")
         ->type_name("N")
-        ->check(side)
+        ->transform(side)
         ->capture_default_str();
     app.add_option("--seed", options.seed, "random seed for the drawings")
         ->type_name("N")

@@ -96,11 +96,36 @@ TEST_CASE("an error in a file of flags is one line, before anything begins") {
     says("quiet = true  # \"#\"\nsave = \"run#3\"\n", "run.toml: line 2 has a # in a string");
     says("save = 'run#3'\n", "run.toml: line 1 has a # in a string");
     says("save = \"a\nb\"\n", "run.toml: line 1 has a string without an end");
+    says("save = 'a\\b'\nlr = x\n", "run.toml: --lr");
+    says("save = \"a\\nb\"\n", "run.toml: line 1 has a backslash in double quotes; expected single quotes around it");
+    // CLI11 would skip these lines, use the first of several values, or save to a file named "true".
+    says("lr\n", "run.toml: line 1 is 'lr'; expected NAME = VALUE");
+    says("e 5\n", "run.toml: line 1 is 'e 5'; expected NAME = VALUE");
+    says("epochs = 1\nsave\n", "run.toml: line 2 is 'save'; expected NAME = VALUE");
+    says("lr = 0.1\nepochs = 1\nlr = 0.2\n", "run.toml: --lr: given several times; expected once");
+    says("lr = 0.1\nlearning_rate = 0.2\n", "run.toml: --lr: given several times; expected once");
+    says("l = 0.1\nlr = 0.2\n", "run.toml: --lr: given several times; expected once");
+    says(std::string("lr = 0.1") + '\0' + "5\n", "run.toml: line 1 has a control character; expected text");
+    says("lr = 0.1\rquiet = true\n", "run.toml: line 1 has a control character; expected text");
     const ProgramRun missing = linear(place, "--config nowhere.toml");
     CHECK(missing.status == 2);
     CHECK(missing.lines_of_err() == 1);
     CHECK_THAT(missing.err, contains("nowhere.toml"));
     CHECK(run_program(place, "make-digits --config run.toml").status == 2);
+}
+
+TEST_CASE("a file of flags may have a byte order mark, CRLF, arrays and comments") {
+    const TemporaryDirectory place;
+    put_bytes(place / "run.toml",
+              "\xef\xbb\xbfsteps = 2\r\n\r\n  ; text\r\ndevices = \"cpu:0\"\r\nschedule = 'multistep'\r\n"
+              "lr-milestones = [1,\r\n2 ]\r\nsave = 'one'\r\n");
+    const ProgramRun run = linear(place, "--config run.toml --quiet");
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    REQUIRE(
+        linear(place, "--steps 2 --devices cpu:0 --schedule multistep --lr-milestones 1,2 --save two --quiet").status ==
+        0);
+    CHECK(get_bytes(place / "one") == get_bytes(place / "two"));
 }
 
 TEST_CASE("flags that config.toml cannot store are rejected before anything is written") {

@@ -176,6 +176,11 @@ TEST_CASE("closed standard streams are not used for a program's files") {
          {"lockstep-run --nproc-per-node 1 true", "make-digits --data digits --train 4 --test 4", "lockstep-info"})
         CHECK(std::system(
                   ("cd '" + place.path().string() + "' && '" + programs + "'/" + line + " <&- >&- 2>&-").c_str()) == 0);
+    // Ranks that print: their output must not be a socket or file of the process group.
+    for (const char* closed : {">&-", "<&- >&- 2>&-"})
+        CHECK(
+            std::system(("cd '" + place.path().string() + "' && '" + programs + "'/collectives --processes 2 " + closed)
+                            .c_str()) == 0);
 }
 
 TEST_CASE("unwritable output does not end training") {

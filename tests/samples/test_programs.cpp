@@ -149,6 +149,17 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--seed 18446744073709551616",
                                     "--seed 99999999999999999999999999",
                                     "--seed 0x10",
+                                    "--shards 0x2",
+                                    "--epochs +5",
+                                    "--batch-size ' 5'",
+                                    "--steps 1e3",
+                                    "--workers 1_0",
+                                    "--lr-milestones 4",
+                                    "--lr-period 5",
+                                    "--lr-gamma 0.2",
+                                    "--schedule step --lr-min 0.1",
+                                    "--schedule cosine --lr-patience 2",
+                                    "--trace-steps 3",
                                     "--seed ''",
                                     "--save-every 5",
                                     "--save net --save-every 0",
@@ -201,8 +212,9 @@ TEST_CASE("an unusable backend is reported once, before any process is started")
 TEST_CASE("a run that cannot print its figures fails") {
     if (!std::filesystem::is_character_file("/dev/full")) return;  // it may be missing in containers
     const Place place;
-    for (const std::string line : {"mnist --data digits --net small --steps 1", "lockstep-info", "mnist --help",
-                                   "lockstep-run --help", "lockstep-run --prefix printf one"}) {
+    for (const std::string line :
+         {"mnist --data digits --net small --steps 1", "lockstep-info", "mnist --help", "lockstep-run --help",
+          "lockstep-run --prefix printf one", "collectives --processes 2"}) {
         const std::string command = "cd '" + place.directory.path().string() + "' && '" PROGRAMS "'/" + line;
         CHECK(WEXITSTATUS(std::system((command + " >/dev/full 2>err").c_str())) == 1);
         CHECK_THAT(get_bytes(place.directory / "err"), contains("standard output"));
@@ -556,6 +568,25 @@ TEST_CASE("a seed is read in decimal, with all digits") {
     REQUIRE(place.mnist(common + "zero-ten --seed 010").status == 0);
     CHECK(get_bytes(place.directory / "ten") == get_bytes(place.directory / "zero-ten"));
     CHECK(place.mnist("--steps 4 --quiet --load largest --seed 18446744073709551615").status == 0);
+}
+
+TEST_CASE("whole numbers in flags are decimal, also with zeros in front") {
+    const Place place;
+    const std::string linear = "linear --devices cpu:0 --batch-size 010 --steps 008 --save net{step} --save-every 04 ";
+    const ProgramRun run = place.run(linear + "--schedule step --lr-period 010 --work-dir run");
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    CHECK_THAT(run.out, contains("10 rows per step in 1 shard") && contains("step 8 of 205"));
+    CHECK(std::filesystem::exists(place.directory / "net4"));
+    // The file repeats the values, and has the defaults of flags that the schedule does not use.
+    CHECK_THAT(place.run("linear --config run/config.toml").out, contains("10 rows per step in 1 shard"));
+    CHECK_THAT(place.run("linear --epochs 0x10").err,
+               contains("--epochs: value is 0x10; expected a whole number from 0 to 2147483648"));
+    CHECK_THAT(place.run("linear --lr-milestones 4").err,
+               contains("--lr-milestones: not used by --schedule constant; expected --schedule multistep"));
+    CHECK_THAT(place.run("collectives --epochs 2").err, contains("--epochs requires --program train"));
+    CHECK(place.run("make-digits --train 010 --test 08 --data ten --quiet").status == 2);
+    CHECK_THAT(place.run("make-digits --train 010 --test 08 --data ten").out, contains("10 training and 8 test"));
 }
 
 TEST_CASE("linear fits its line") {

@@ -176,6 +176,9 @@ TEST_CASE("unet predict reports bad images and names of masks in one line") {
         CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks --device " + device, 2),
                    contains(std::string("--device ") + device + ": expected cpu:0, which has all cores"));
     CHECK(run_unet(place, predict + "-i data/imgs -o masks --device cpu:0 --scale 1").status == 0);
+    CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks -t 0.7", 2),
+               contains("--mask-threshold: not used by a network of 2 classes; expected a network of one class"));
+    CHECK_THAT(refusal(place, "evaluate -m net --pictures 3", 2), contains("--pictures requires --sheet"));
     CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks --scale 0.3", 2),
                contains("--scale 0.3: data/imgs/shape_00000.jpg: the sides become 9 x 9 (width x height); expected at "
                         "least 16 x 16"));

@@ -35,12 +35,11 @@ struct GenerateFlags {
 };
 
 void add_flags(CLI::App& app, GenerateFlags& flags) {
-    const auto silent = [](CLI::Validator check) { return check.description(""); };
     app.add_option("--model,-m", flags.model, "file saved by gpt train (required)")->type_name("FILE")->required();
     app.add_option("--prompt", flags.prompt, "text to continue; default a line break")->type_name("TEXT");
     app.add_option("--length", flags.length, "characters to generate")
         ->type_name("N")
-        ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30)))
+        ->transform(program::is_whole(1, std::int64_t{1} << 30))
         ->capture_default_str();
     app.add_option("--temperature", flags.temperature,
                    "divisor of the logits; 0 always takes the most likely character")
@@ -49,9 +48,12 @@ void add_flags(CLI::App& app, GenerateFlags& flags) {
         ->capture_default_str();
     app.add_option("--top", flags.top, "characters to choose from, the most likely ones; 0 for all")
         ->type_name("N")
-        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30)))
+        ->transform(program::is_whole(0, std::int64_t{1} << 30))
         ->capture_default_str();
-    app.add_option("--seed", flags.seed, "random seed of the choice")->type_name("N")->capture_default_str();
+    app.add_option("--seed", flags.seed, "random seed of the choice")
+        ->type_name("N")
+        ->transform(program::is_natural())
+        ->capture_default_str();
 }
 
 /// A character by its logits.

@@ -34,9 +34,8 @@ struct TrainFlags {
 };
 
 void add_flags(CLI::App& app, TrainFlags& flags) {
-    const auto count = [](std::int64_t most) { return CLI::Range(std::int64_t{1}, most).description(""); };
     const auto add_size = [&](const char* name, std::int64_t& value, const char* what, std::int64_t most) {
-        app.add_option(name, value, what)->type_name("N")->check(count(most))->capture_default_str();
+        app.add_option(name, value, what)->type_name("N")->transform(program::is_whole(1, most))->capture_default_str();
     };
     app.option_defaults()->group("Model");
     add_size("--context", flags.net.context, "characters that a prediction depends on", 1 << 16);

@@ -50,7 +50,6 @@ forms::Settings settings_of(const Flags& flags, ls::Devices devices) {
     if (flags.batch_size % flags.microbatches != 0)
         throw program::UsageError(fmt::format("--batch-size: {} images; expected a multiple of --microbatches ({})",
                                               flags.batch_size, flags.microbatches));
-    program::require_complete(flags.options.schedule);
     program::Options options = flags.options;
     options.devices = devices.str();
     options.epochs = flags.steps + forms::warm_up_steps;
@@ -170,7 +169,7 @@ int main(int argc, char** argv) {
     const auto add = [&](const char* name, auto& value, const char* text, std::int64_t least, std::int64_t most) {
         app.add_option(name, value, text)
             ->type_name("N")
-            ->check(CLI::Range(least, most).description(""))
+            ->transform(program::is_whole(least, most))
             ->capture_default_str();
     };
     app.option_defaults()->group("Model and batch");
@@ -203,6 +202,7 @@ int main(int argc, char** argv) {
     app.footer(
         "Every step trains on the same batch: an epoch of a schedule is one step. Nothing is evaluated or saved.");
     return program::run(app, program::words_of(argc, argv), [&] {
+        program::require_complete(app, flags.options.schedule);
         flags.rank_of_ddp.empty() ? run_all(flags, ls::own_command(argc, argv)) : run_rank(flags);
     });
 }

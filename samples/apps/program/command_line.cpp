@@ -1,6 +1,5 @@
 #include "lockstep/samples/apps/program/command_line.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -113,21 +113,49 @@ void require_whole_strings(const std::string& line, int number) {
         throw CLI::ConfigError(fmt::format("line {} has a string without an end; expected {}", number, quote));
 }
 
+/// Throws ConfigError for a line that CLI11 would skip or understand differently: a name without a value, a control
+/// character, and a backslash, which begins an escape in some of its versions only.
+void require_clear(std::string line, int number, bool& in_array) {
+    CLI::detail::trim(line);
+    const auto is_control = [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7f; };
+    if (std::any_of(line.begin(), line.end(), is_control))
+        throw CLI::ConfigError(fmt::format("line {} has a control character; expected text", number));
+    if (line.empty() || line[0] == '#' || line[0] == ';') return;
+    const auto equals = line.find('=');
+    if (!in_array && equals == std::string::npos && line[0] != '[')
+        throw CLI::ConfigError(fmt::format("line {} is '{}'; expected NAME = VALUE", number, line));
+    const std::string value =
+        in_array || equals == std::string::npos ? line : CLI::detail::trim_copy(line.substr(equals + 1));
+    in_array = (in_array || (equals != std::string::npos && value.starts_with('['))) && !value.ends_with(']');
+    const auto quote = line.find_first_of("\"'");
+    if (quote != std::string::npos && line[quote] == '"' && line.find('\\', quote) != std::string::npos)
+        throw CLI::ConfigError(
+            fmt::format("line {} has a backslash in double quotes; expected single quotes around it", number));
+}
+
 /// Flags as on the command line. CLI11 accepts any number for a boolean flag.
 class FlagsFile : public CLI::ConfigTOML {
 public:
+    explicit FlagsFile(const CLI::App& app) : app_(app) {}
     /// Reads batch_size as batch-size.
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
         std::stringstream text;
         int number = 0;
+        bool in_array = false;
         for (std::string line; std::getline(input, line); text << line << '\n') {
-            ++number;
-            if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // byte order mark
+            const std::string_view byte_order_mark = "\xef\xbb\xbf";
+            if (++number == 1 && line.starts_with(byte_order_mark)) line.erase(0, byte_order_mark.size());
             if (!is_utf8(line)) throw CLI::ConfigError(fmt::format("line {} is not UTF-8; expected UTF-8", number));
+            require_clear(line, number, in_array);
             require_whole_strings(line, number);
         }
         std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(text);
-        for (CLI::ConfigItem& item : found) std::replace(item.name.begin(), item.name.end(), '_', '-');
+        std::set<std::string> names;
+        for (CLI::ConfigItem& item : found) {
+            std::replace(item.name.begin(), item.name.end(), '_', '-');
+            if (const CLI::Option* flag = option_of(item); flag && !names.insert(flag->get_name()).second)
+                throw CLI::ConfigError(flag->get_name() + ": given several times; expected once");
+        }
         return found;
     }
     std::string to_flag(const CLI::ConfigItem& item) const override {
@@ -136,6 +164,14 @@ public:
                                    "; expected true or false");
         return item.inputs[0];
     }
+
+private:
+    /// CLI11 takes the first of several values under different names or on separate lines.
+    const CLI::Option* option_of(const CLI::ConfigItem& item) const {
+        const CLI::Option* const flag = app_.get_option_no_throw("--" + item.name);
+        return flag || item.name.size() != 1 ? flag : app_.get_option_no_throw("-" + item.name);
+    }
+    const CLI::App& app_;
 };
 
 /// The file of flags if the flag refused in `text` was given there and not on the command line; otherwise nullopt.
@@ -167,29 +203,6 @@ std::string about_count(std::string text) {
     return text;
 }
 
-/// If standard streams are closed, the first files that a program opens would get their descriptors: its log, or the
-/// lock of a checkpoint.
-void open_standard_streams() {
-    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-        if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-        const int opened = ::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
-        if (opened >= 0 && opened != stream) {  // a lower number was free
-            ::dup2(opened, stream);
-            ::close(opened);
-        }
-    }
-}
-
-/// Whether standard output is lost. A pipe closed by its reader, such as `head`, does not count.
-bool has_lost_output() {
-    std::cout.flush();
-    errno = 0;
-    const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
-    if (!failed) return false;
-    pollfd reader{STDOUT_FILENO, POLLOUT, 0};
-    return ::poll(&reader, 1, 0) < 0 || (reader.revents & POLLERR) == 0;
-}
-
 void end_by(int signal) {
     std::cout.flush();
     std::fflush(nullptr);
@@ -212,6 +225,18 @@ CLI::Validator is_natural() {
     return {complaint, ""};
 }
 
+CLI::Validator is_whole(std::int64_t low, std::int64_t high) {
+    const auto complaint = [=](std::string& text) {
+        std::int64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc() || end != text.data() + text.size() || value < low || value > high)
+            return fmt::format("value is {}; expected a whole number from {} to {}", text, low, high);
+        text = std::to_string(value);
+        return std::string();
+    };
+    return {complaint, ""};
+}
+
 CLI::Validator is_between(double low, double high, bool with_low) {
     const auto complaint = [=](const std::string& text) {
         double value = 0;
@@ -224,6 +249,11 @@ CLI::Validator is_between(double low, double high, bool with_low) {
     return {complaint, ""};
 }
 
+bool differs_from_default(const CLI::App& app, const std::string& flag) {
+    const CLI::Option* const option = app.get_option_no_throw(flag);
+    return option && option->count() > 0 && option->results() != std::vector{option->get_default_str()};
+}
+
 bool is_utf8(const std::string& text) {
     try {
         nlohmann::json(text).dump();
@@ -233,12 +263,20 @@ bool is_utf8(const std::string& text) {
     }
 }
 
+void require_output() {
+    std::cout.flush();
+    errno = 0;
+    const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+    pollfd reader{STDOUT_FILENO, POLLOUT, 0};
+    if (failed && (::poll(&reader, 1, 0) < 0 || (reader.revents & POLLERR) == 0)) throw OutputLost();
+}
+
 void end_line_on_terminal() {
     if (::isatty(STDOUT_FILENO) == 1) std::cout << std::endl;
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
-    open_standard_streams();
+    lockstep::open_standard_streams();
     // Exceeding a file size limit must fail the write. A handler instead of SIG_IGN, which programs started here would
     // inherit.
     std::signal(SIGXFSZ, [](int) {});
@@ -256,7 +294,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
                        ->type_name("FILE")
                        ->group(std::string(Help::general))
                  : nullptr;
-    app.config_formatter(std::make_shared<FlagsFile>());
+    app.config_formatter(std::make_shared<FlagsFile>(app));
     app.allow_config_extras(CLI::config_extras_mode::error);
     bool help = false;
     try {
@@ -280,7 +318,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
             std::cout << app.help();
         else
             body();
-        if (has_lost_output()) throw OutputLost();
+        require_output();
         return 0;
     } catch (const Stopped& stop) {
         if (*stop.what() != 0) complain(stop.what());

@@ -2,6 +2,7 @@
 // signal if one has stopped it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -53,11 +54,20 @@ public:
 /// large, and reads 010 as 8.)
 CLI::Validator is_natural();
 
+/// For `transform`: a whole number from `low` to `high` in decimal digits.
+CLI::Validator is_whole(std::int64_t low, std::int64_t high);
+
 /// A number from `low` to `high`, or greater than `low`.
 CLI::Validator is_between(double low, double high, bool with_low = true);
 
+/// Whether the flag has a value other than its default.
+bool differs_from_default(const CLI::App& app, const std::string& flag);
+
 /// Whether `text` can be written to a TOML or JSON file.
 bool is_utf8(const std::string& text);
+
+/// Throws OutputLost if standard output is lost. A pipe closed by its reader, such as `head`, does not count.
+void require_output();
 
 /// Begins a new line on a terminal, because a process that has ended may have left a bar.
 void end_line_on_terminal();

@@ -69,17 +69,17 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
     app.add_option("--shards", options.shards,
                    "parts of a batch, which determine the bits of the result; default one per device")
         ->type_name("N")
-        ->check(silent(CLI::Range(1, 65536)));
+        ->transform(is_whole(1, 65536));
     auto* whole = app.add_option("--batch-size,-b", options.batch_size,
                                  std::string("rows per step over all devices") +
                                      (options.default_batch_size > 0 ? "" : "; default one per device"))
                       ->type_name("ROWS")
-                      ->check(silent(CLI::Range(std::int64_t{1}, max_rows)));
+                      ->transform(is_whole(1, max_rows));
     if (options.default_batch_size > 0) whole->default_str(std::to_string(options.default_batch_size));
     app.add_option("--batch-size-per-device", options.batch_size_per_device,
                    "rows per step on each device, instead of --batch-size")
         ->type_name("ROWS")
-        ->check(silent(CLI::Range(std::int64_t{1}, max_rows)))
+        ->transform(is_whole(1, max_rows))
         ->excludes(whole);
     add_flags_of_algorithms(app, options);
     app.option_defaults()->group("Data");
@@ -87,7 +87,7 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         app.add_option("--data", options.data, program.data)->type_name(program.data_type)->capture_default_str();
     app.add_option("--workers", options.workers, "threads that read data")
         ->type_name("N")
-        ->check(silent(CLI::Range(0, 1024)))
+        ->transform(is_whole(0, 1024))
         ->capture_default_str();
 }
 
@@ -118,7 +118,7 @@ void add_flags_of_checkpoints(CLI::App& app, Options& options, const Program& pr
         ->type_name(program.saves_by_epochs ? "N|Ns" : "N|Ne");
     app.add_option("--keep", options.keep, "newest checkpoints to keep if --save has {epoch} or {step}; default all")
         ->type_name("N")
-        ->check(silent(CLI::Range(1, 1 << 30)));
+        ->transform(is_whole(1, 1 << 30));
     app.add_option("--best", options.best, "checkpoint with the best score")->type_name("FILE");
     app.add_option("--load,-f,--start-from", options.load,
                    "weights to start from (safetensors, .pth); with FILE.resume, run to resume")
@@ -147,17 +147,17 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
     app.add_option("--accumulation-steps", options.accumulation_steps,
                    "microbatches per step; memory for one is enough")
         ->type_name("N")
-        ->check(silent(CLI::Range(1, 65536)))
+        ->transform(is_whole(1, 65536))
         ->capture_default_str();
     add_flag_of_amp(app, options);
     app.option_defaults()->group("Training");
     app.add_option("--epochs,-e", options.epochs, "number of epochs, including those before a resume")
         ->type_name("N")
-        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
+        ->transform(is_whole(0, std::int64_t{1} << 31))
         ->capture_default_str();
     app.add_option("--steps", options.steps, "number of steps, including those before a resume; default: all epochs")
         ->type_name("N")
-        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62)));
+        ->transform(is_whole(0, std::int64_t{1} << 62));
     app.add_option("--seed", options.seed, "random seed for weights, dropout and shuffling")
         ->type_name("N")
         ->transform(is_natural())
@@ -169,7 +169,7 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
     add_flags_of_update(app, options);
     app.add_option("--early-stop", options.early_stop, "evaluations without a better score before the run ends")
         ->type_name("N")
-        ->check(silent(CLI::Range(1, 1 << 30)));
+        ->transform(is_whole(1, 1 << 30));
     add_flags_of_schedule(app, options, true);
     app.add_option("--rates", options.rates, "adaptive rate, not with a schedule; yellowfin also sets momentum")
         ->type_name("none|adascale|yellowfin")
@@ -185,11 +185,11 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->type_name("FILE");
     app.add_option("--trace-steps", options.trace_steps, "number of steps in the file of --trace")
         ->type_name("N")
-        ->check(silent(CLI::Range(1, 1000)))
+        ->transform(is_whole(1, 1000))
         ->capture_default_str();
     app.add_option("--log-interval", options.log_interval, "batches between lines in the format of PyTorch's examples")
         ->type_name("N")
-        ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));
+        ->transform(is_whole(1, std::int64_t{1} << 31));
     app.footer(
         "A resumed run keeps its learning rate, momentum and weight decay unless they are given, and the algorithms\n"
         "of --benchmark. The first signal of --stop-signals stops all processes after a step. The run is saved if\n"
@@ -250,16 +250,16 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->type_name("NAME")
         ->check(silent(CLI::IsMember(names)))
         ->capture_default_str();
-    const auto is_count = silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
+    const auto is_count = is_whole(1, std::int64_t{1} << 31);
     app.add_option("--lr-period", options.schedule.period,
                    "epochs per reduction (step), rise (linear) or cycle (cosine-restarts)")
         ->type_name("N")
-        ->check(is_count)
+        ->transform(is_count)
         ->capture_default_str();
     app.add_option("--lr-milestones", options.schedule.milestones, "epochs of the reductions (multistep)")
         ->type_name("LIST")
         ->delimiter(',')
-        ->check(is_count);
+        ->transform(is_count);
     app.add_option("--lr-gamma", options.schedule.gamma, "factor per reduction or, if exponential, per epoch")
         ->type_name("FACTOR")
         ->check(is_between(0, 1, false))
@@ -274,7 +274,7 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         app.add_option("--lr-patience", options.schedule.patience,
                        "evaluations without a better score before a reduction (plateau)")
             ->type_name("N")
-            ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
+            ->transform(is_whole(0, std::int64_t{1} << 31))
             ->capture_default_str();
 }
 
@@ -291,9 +291,21 @@ void add_flag_of_reduction(CLI::App& app, Options& options) {
         ->capture_default_str();
 }
 
-void require_complete(const ScheduleFlags& schedule) {
+void require_complete(const CLI::App& app, const ScheduleFlags& schedule) {
     if (schedule.name == "multistep" && schedule.milestones.empty())
         throw UsageError("--schedule multistep requires --lr-milestones");
+    struct Use {
+        const char* flag;
+        std::vector<std::string> schedules;
+    };
+    for (const Use& use :
+         {Use{"--lr-period", {"step", "linear", "cosine-restarts"}}, Use{"--lr-milestones", {"multistep"}},
+          Use{"--lr-gamma", {"step", "multistep", "exponential", "plateau"}},
+          Use{"--lr-min", {"cosine", "cosine-restarts", "plateau"}}, Use{"--lr-patience", {"plateau"}}})
+        if (differs_from_default(app, use.flag) &&
+            std::find(use.schedules.begin(), use.schedules.end(), schedule.name) == use.schedules.end())
+            throw UsageError(fmt::format("{}: not used by --schedule {}; expected --schedule {}", use.flag,
+                                         schedule.name, fmt::join(use.schedules, " or ")));
 }
 
 std::vector<std::string> words_of(int argc, const char* const* argv) {

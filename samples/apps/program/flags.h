@@ -30,8 +30,8 @@ void add_flags_of_output(CLI::App& app, Options& options);
 /// --reduction.
 void add_flag_of_reduction(CLI::App& app, Options& options);
 
-/// Throws UsageError if a parameter of the schedule is missing.
-void require_complete(const ScheduleFlags& schedule);
+/// Throws UsageError if a parameter of the schedule is missing, or if one is given that the schedule does not use.
+void require_complete(const CLI::App& app, const ScheduleFlags& schedule);
 
 /// The command line as users type it: with underscores in flags (existing scripts use both), and --amp without a value.
 std::vector<std::string> words_of(int argc, const char* const* argv);

@@ -122,7 +122,7 @@ void write_config(const Options& options) {
     file.commit();
 }
 
-void check(const Options& options, const std::string& program) {
+void check(const CLI::App& app, const Options& options, const std::string& program) {
     if (!options.distributed() &&
         (!options.backend.empty() || options.rank || options.init_method != "env://" || options.timeout_seconds ||
          (!options.launcher.empty() && options.launcher != "none") || options.reduction != "tree"))
@@ -149,7 +149,9 @@ void check(const Options& options, const std::string& program) {
         options.save.string().find("{step}") == std::string::npos)
         throw UsageError("--keep requires {epoch} or {step} in the name of --save");
     if (!options.best.empty() && options.save.empty()) throw UsageError("--best requires --save or --work-dir");
-    require_complete(options.schedule);
+    require_complete(app, options.schedule);
+    if (options.trace.empty() && differs_from_default(app, "--trace-steps"))
+        throw UsageError("--trace-steps requires --trace");
     if (options.rates != "none" && options.schedule.name != "constant")
         throw UsageError("--rates " + options.rates + " and --schedule " + options.schedule.name +
                          " both set the learning rate; expected one of them");
@@ -304,7 +306,7 @@ int run(const Program& program, Options& options, int argc, char** argv,
             schedule && schedule->count() == 0 && options.rates != "none")
             options.schedule.name = "constant";
         require_launcher(options);
-        check(options, program.name);
+        check(app, options, program.name);
         require_storable(app, options);
         options.distributed() ? require_device_per_rank(options) : warn_separate_training();
         if (options.distributed() && has_no_launcher(options)) {

@@ -77,12 +77,11 @@ void add_flags_of_backend(CLI::App& app, RankFlags& flags, const std::string& gr
         ->check(CLI::IsMember(backends).description(""));
     app.add_option("--timeout", flags.timeout_seconds, "seconds after which an unresponsive process is an error")
         ->type_name("SECONDS")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31).description(""))
+        ->transform(is_whole(1, std::int64_t{1} << 31))
         ->default_str(std::to_string(usual_timeout.count()));
 }
 
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& group) {
-    const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
     add_flags_of_backend(app, flags, group);
     app.add_option("--launcher", flags.launcher, "expected launcher; default: detect")
         ->type_name("none|pytorch|mpi|slurm")
@@ -94,10 +93,10 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& grou
         ->capture_default_str();
     auto* rank = app.add_option("--rank", flags.rank, "rank of this process, if no launcher sets it")
                      ->type_name("N")
-                     ->check(range(0, 1 << 20));
+                     ->transform(is_whole(0, 1 << 20));
     auto* world = app.add_option("--world-size", flags.world_size, "number of processes, if no launcher sets it")
                       ->type_name("N")
-                      ->check(range(1, 1 << 20));
+                      ->transform(is_whole(1, 1 << 20));
     rank->needs(world);
     world->needs(rank);
 }
@@ -143,7 +142,10 @@ void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string
 void launch_ranks(const RankFlags& flags, int processes, const std::function<void()>& function) {
     require_no_mpi(flags);
     lockstep::LaunchOptions launch;
-    launch.function = [&](const lockstep::RankInfo&) { function(); };
+    launch.function = [&](const lockstep::RankInfo&) {
+        function();
+        require_output();
+    };
     launch_and_wait(launch, processes);
 }
 

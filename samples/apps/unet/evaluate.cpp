@@ -52,21 +52,23 @@ void add_flags(CLI::App& app, EvaluateFlags& flags) {
         ->type_name("PERCENT")
         ->check(program::is_between(0, 100, false))
         ->capture_default_str();
-    app.add_option("--sheet", flags.sheet, "picture of the first images with their true and predicted masks")
-        ->type_name("FILE.png|FILE.jpg")
-        ->check(CLI::Validator(
-            [](const std::string& text) {
-                const std::filesystem::path path(text);
-                return path.extension() == ".png" || is_jpeg(path)
-                           ? std::string()
-                           : "value is " + text + "; expected a name that ends in .png or .jpg";
-            },
-            ""));
+    CLI::Option* const sheet =
+        app.add_option("--sheet", flags.sheet, "picture of the first images with their true and predicted masks")
+            ->type_name("FILE.png|FILE.jpg")
+            ->check(CLI::Validator(
+                [](const std::string& text) {
+                    const std::filesystem::path path(text);
+                    return path.extension() == ".png" || is_jpeg(path)
+                               ? std::string()
+                               : "value is " + text + "; expected a name that ends in .png or .jpg";
+                },
+                ""));
     flags.masks.add_to(app);
     app.add_option("--pictures", flags.pictures, "number of images in --sheet")
         ->type_name("N")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{64}).description(""))
-        ->capture_default_str();
+        ->transform(program::is_whole(1, 64))
+        ->capture_default_str()
+        ->needs(sheet);
 }
 
 using Scores = std::map<std::int64_t, ImageScore>;

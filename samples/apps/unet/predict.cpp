@@ -222,8 +222,13 @@ ClassMap mask_of(lockstep::DataParallel<UNet>& model, const lockstep::HostImage&
                       threshold);
 }
 
-void predict(const PredictFlags& flags) {
+void predict(const PredictFlags& flags, bool has_threshold) {
     const ModelFile file = describe(flags.model);
+    if (has_threshold && file.net.classes > 1)
+        throw program::UsageError(
+            fmt::format("--mask-threshold: not used by a network of {} classes; expected a "
+                        "network of one class, or no flag",
+                        file.net.classes));
     const auto work = work_of(flags);
     const double scale = flags.scale.value_or(file.scale.value_or(0.5));
     lockstep::DataParallel model(UNet(file.net), lockstep::Devices({device_of(flags)}));
@@ -265,7 +270,8 @@ int predict(int argc, char** argv) {
     CLI::App app("Predict masks of images with a trained U-Net.", "unet predict");
     app.footer("A missing folder is created. Existing masks are overwritten, images never.");
     add_flags(app, flags);
-    return program::run(app, argc - 1, argv + 1, [&] { predict(flags); });
+    return program::run(app, argc - 1, argv + 1,
+                        [&] { predict(flags, program::differs_from_default(app, "--mask-threshold")); });
 }
 
 }  // namespace unet

@@ -81,12 +81,12 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     app.option_defaults()->group("Model");
     app.add_option("--classes,-c", flags.net.classes, "number of classes; 1 for a binary mask")
         ->type_name("N")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{256}).description(""))
+        ->transform(program::is_whole(1, 256))
         ->capture_default_str();
     app.add_flag("--bilinear", flags.net.bilinear, "upsample by interpolation instead of transposed convolutions");
     app.add_option("--width", flags.net.width, "channels of the first level, doubled at each further one")
         ->type_name("N")
-        ->check(CLI::Range(std::int64_t{2}, std::int64_t{512}).description(""))
+        ->transform(program::is_whole(2, 512))
         ->capture_default_str();
     app.option_defaults()->group("Training");
     app.add_option("--optimizer", flags.optimizer, "rule that updates the weights")

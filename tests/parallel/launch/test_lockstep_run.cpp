@@ -101,6 +101,8 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     refused({"--master-port", "70000"}, "70000");
     refused({"--max-restarts", "-1"}, "-1 restarts");
     for (const char* grace : {"-1", "nan", "inf", "86401", "x"}) refused({"--grace", grace}, grace);
+    for (const char* flag : {"--max-restarts", "--nnodes", "--node-rank"})
+        refused({flag, "0x1"}, std::string(flag) + ": value is 0x1; expected a whole number");
     refused({"--nnodes", "1:2"}, "elastic range 1:2 is not supported; expected one number");
     refused({"--master-addr", "a b"}, "expected a host name or an IP address");
     refused({"--nproc-per-node", "2", "--log-dir", "/tmp", "--tee", "0:1,0:2"}, "duplicate local rank 0 in 0:1,0:2");
