@@ -182,6 +182,21 @@ TEST_CASE("wrong usage is one line and status 2") {
     const ProgramRun environment = place.mnist("--steps 1", "LOCKSTEP_CPU_DEVICES=many");
     CHECK(environment.status == 2);
     CHECK_THAT(environment.err, contains("LOCKSTEP_CPU_DEVICES"));
+    for (const std::string line : {"linear", "collectives", "model_parallel --devices cpu:0,cpu:1"})
+        for (const std::string variable : {"LOCKSTEP_BACKENDS", "LOCKSTEP_LOG"}) {
+            CAPTURE(line, variable);
+            const ProgramRun run = place.run(line + " --backend shm", variable + "=pigeon");
+            CHECK(run.status == 2);
+            CHECK(run.lines_of_err() == 1);
+            CHECK_THAT(run.err, contains("environment variable " + variable + "=pigeon is invalid"));
+            CHECK(place.run(line + " --help", variable + "=pigeon").status == 0);
+        }
+    for (const std::string method : {"tcp://127.0.0.1:99999", "file://relative", "env://host"}) {
+        const ProgramRun run = place.run("linear --parallel ddp --rank 0 --world-size 1 --init-method " + method);
+        CAPTURE(method, run.err);
+        CHECK(run.status == 2);
+        CHECK(run.lines_of_err() == 1);
+    }
     CHECK(place.run("linear --data digits").status == 2);
     for (const std::string line : {"make-digits --nonsense", "make-digits --train -1", "make-digits --test 0",
                                    "make-digits --seed -1", "lockstep-info --nonsense"}) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/runtime/error.h"
 
 namespace program {
 
@@ -311,6 +312,9 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     } catch (const CLI::ParseError& error) {
         const std::string source = config ? source_of(app, *config, error.what(), argc, argv) : std::string();
         complain(source + about_count(error.what()) + " (--help shows all flags)");
+        return 2;
+    } catch (const lockstep::Error& error) {  // a malformed environment variable
+        complain(error.what());
         return 2;
     }
     try {

@@ -1,6 +1,10 @@
 #include "lockstep/samples/apps/program/ranks.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <set>
@@ -21,6 +25,18 @@ CLI::Validator is_init_method() {
         for (const char* scheme : {"env://", "tcp://", "file://"})
             if (text.starts_with(scheme)) return std::string();
         return "value is " + text + "; expected env://, tcp://HOST:PORT or file:///PATH";
+    };
+    return {complaint, ""};
+}
+
+/// Reads the backends when the flag is checked, because a malformed LOCKSTEP_BACKENDS is an error.
+CLI::Validator is_backend() {
+    const auto complaint = [](const std::string& text) {
+        std::vector<std::string> names;
+        for (const auto& backend : lockstep::process_group_backends()) names.push_back(backend.name);
+        return std::find(names.begin(), names.end(), text) != names.end()
+                   ? std::string()
+                   : fmt::format("value is {}; expected {}", text, fmt::join(names, ", "));
     };
     return {complaint, ""};
 }
@@ -68,13 +84,11 @@ void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
 }  // namespace
 
 void add_flags_of_backend(CLI::App& app, RankFlags& flags, const std::string& group) {
-    std::vector<std::string> backends;
-    for (const auto& backend : lockstep::process_group_backends()) backends.push_back(backend.name);
     app.option_defaults()->group(group);
     app.add_option("--backend", flags.backend,
                    "backend of the process group; default nccl if each rank has its own GPU, else shm")
         ->type_name("shm|gloo|nccl|mpi")
-        ->check(CLI::IsMember(backends).description(""));
+        ->check(is_backend());
     app.add_option("--timeout", flags.timeout_seconds, "seconds after which an unresponsive process is an error")
         ->type_name("SECONDS")
         ->transform(is_whole(1, std::int64_t{1} << 31))
@@ -155,13 +169,17 @@ std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const
                          std::to_string(*flags.world_size) + "; expected less than the world size");
     const std::chrono::seconds timeout(flags.timeout_seconds.value_or(usual_timeout.count()));
     const int ranks_here = flags.world_size.value_or(lockstep::rank_info().local_world_size);
-    return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{
-        .backend = flags.backend.empty() ? usual_backend(devices, ranks_here) : flags.backend,
-        .rendezvous = {.init_method = flags.init_method,
-                       .rank = flags.rank,
-                       .world_size = flags.world_size,
-                       .time_limit = timeout},
-        .time_limit = timeout});
+    try {
+        return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{
+            .backend = flags.backend.empty() ? usual_backend(devices, ranks_here) : flags.backend,
+            .rendezvous = {.init_method = flags.init_method,
+                           .rank = flags.rank,
+                           .world_size = flags.world_size,
+                           .time_limit = timeout},
+            .time_limit = timeout});
+    } catch (const lockstep::InvalidArgument& error) {  // flags or environment variables
+        throw UsageError(error.what());
+    }
 }
 
 }  // namespace program
