@@ -598,3 +598,22 @@ TEST_CASE("segmentation folder: images that use a tenth of 16 bits, or that view
     CHECK_THAT(folder.refused(),
                contains("b.png: the mask is 9 x 13") && contains("is 13 x 9, with EXIF orientation 6"));
 }
+
+TEST_CASE("segmentation folder: two indices of one colour are never one class") {
+    const HostImage twice = with_palette({0, 1, 1, 0}, {black, black});
+    const auto merged = contains("have the same colour, (0, 0, 0); expected a distinct colour for each");
+    CHECK(meaning_of(Masks({twice})).classes == Classes{{0, 1, 1, 0}});
+    CHECK(meaning_of(Masks({twice}), {.mask_values = {{0}, {1}}}).classes == Classes{{0, 1, 1, 0}});
+    // Values of another set, in which both indices would be class 0.
+    CHECK_THAT(Masks({twice}).refused({.mask_values = {{0}, {255}}}), contains("a_mask: the mask has a pixel of 1"));
+    CHECK_THAT(Masks({twice}).refused({.mask_values = {{0, 0, 0}, {255, 0, 0}}}),
+               contains("a_mask: indices 0 and 1 of its palette") && merged);
+    // Masks that are identified by colour: because of others in the set, or because palettes differ.
+    const HostImage rgb{1, 4, ImageMode::rgb, {0, 0, 0, 255, 0, 0, 255, 0, 0, 0, 0, 0}, {}};
+    CHECK_THAT(Masks({rgb, twice}).refused(), contains("b_mask: indices 0 and 1 of its palette") && merged);
+    const HostImage grey{1, 4, ImageMode::grey, {0, 255, 255, 0}, {}};
+    CHECK_THAT(Masks({grey, twice}).refused(), contains("b_mask: indices 0 and 1 of its palette") && merged);
+    CHECK_THAT(
+        Masks({with_palette({0, 1, 2, 0}, {red, black, black}), with_palette({0, 1, 1, 0}, {black, red})}).refused(),
+        contains("a_mask: indices 1 and 2 of its palette") && merged);
+}

@@ -118,6 +118,18 @@ std::optional<Difference> difference(const std::vector<MaskFile>& files, const U
     return one_file_has_a_colour_twice ? std::nullopt : twice;
 }
 
+/// Two used indices of one colour in a palette: by colour, their classes would be one.
+std::optional<Difference> repeated_colour(const std::vector<MaskFile>& files) {
+    for (const MaskFile& file : files) {
+        std::map<Colour, PackedValue> seen;
+        for (const auto& [index, colour] : file.palette)
+            if (const auto& [first, is_new] = seen.emplace(colour, index); !is_new)
+                return Difference{file.path, fmt::format("indices {} and {} of its palette have the same colour, {}",
+                                                         first->second, index, colour_text(colour))};
+    }
+    return std::nullopt;
+}
+
 std::set<PackedValue> levels_of(const UsedPalette& palette) {
     std::set<PackedValue> levels;
     for (const auto& [index, colour] : palette) levels.insert(level_of(colour));
@@ -161,7 +173,16 @@ PaletteReading palette_reading(const std::vector<MaskFile>& files, const KnownVa
             refuse_mixture(std::max(*palette, *other, [](auto& a, auto& b) { return a.path < b.path; }),
                            std::min(*palette, *other, [](auto& a, auto& b) { return a.path < b.path; }));
     if (rgb && grey) refuse_mixture(*grey, *rgb);
-    if (rgb || known.channels == 3) return PaletteReading::colour;
+    const std::optional<Difference> repeated = repeated_colour(files);
+    const auto by = [&](PaletteReading reading) {
+        if (repeated)
+            throw DataError(
+                fmt::format("{}: {}; expected a distinct colour for each, because classes are identified "
+                            "by colour",
+                            repeated->file.string(), repeated->text));
+        return reading;
+    };
+    if (rgb || known.channels == 3) return by(PaletteReading::colour);
 
     std::set<PackedValue> all_levels, all_indices, greys = known.values;
     bool colours_are_grey = true;
@@ -178,12 +199,13 @@ PaletteReading palette_reading(const std::vector<MaskFile>& files, const KnownVa
     };
     if (greys.empty()) {
         if (!unequal) return PaletteReading::index;
+        const PaletteReading reading = by(colours_are_grey ? PaletteReading::level : PaletteReading::colour);
         warn_of(colours_are_grey ? "level of grey" : "colour");
-        return colours_are_grey ? PaletteReading::level : PaletteReading::colour;
+        return reading;
     }
     // The meaning of palettes follows from grey masks in the same set, or from known values.
     const bool by_index = !unequal && contains_all(greys, all_indices),
-               by_level = colours_are_grey && contains_all(greys, all_levels);
+               by_level = colours_are_grey && !repeated && contains_all(greys, all_levels);
     bool same = !unequal;
     for (const MaskFile& file : files)
         for (const auto& [index, colour] : file.palette) same &= index == level_of(colour);
@@ -194,7 +216,7 @@ PaletteReading palette_reading(const std::vector<MaskFile>& files, const KnownVa
     if (by_index) return PaletteReading::index;
     if (by_level || (colours_are_grey && known.values.empty())) {
         if (unequal) warn_of("level of grey");
-        return PaletteReading::level;
+        return by(PaletteReading::level);
     }
     if (unequal)
         throw DataError(
