@@ -60,13 +60,6 @@ TEST_CASE("a file of flags and the same flags give the same run, byte for byte")
     CHECK(get_bytes(place / "same") == get_bytes(place / "by-flags"));
 }
 
-TEST_CASE("a file of flags may have a byte order mark and lines that end with CR LF") {
-    const TemporaryDirectory place;
-    put_bytes(place / "run.toml", "\xef\xbb\xbfsteps = 1\r\nsave = \"net\"\r\n");
-    CHECK(linear(place, "--config run.toml --quiet").status == 0);
-    CHECK(place.names().contains("net"));
-}
-
 TEST_CASE("an error in a file of flags is one line, before anything begins") {
     const TemporaryDirectory place;
     const auto says = [&](const std::string& text, const std::string& part, const std::string& flags = "") {
