@@ -19,6 +19,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/held_signal.h"
 #include "lockstep/runtime/internal/process.h"
+#include "lockstep/runtime/internal/trusted_links.h"
 
 namespace lockstep {
 
@@ -183,6 +184,16 @@ void AtomicFile::commit() {
 
 bool same_file(const std::filesystem::path& one, const std::filesystem::path& other) {
     return internal::identity_of(one) == internal::identity_of(other);
+}
+
+void make_directories(const std::filesystem::path& directory) {
+    if (directory.empty()) return;
+    internal::require_trusted_links(directory);
+    std::error_code failed;
+    std::filesystem::create_directories(directory, failed);
+    if (failed)
+        throw InvalidArgument("cannot create the directory " + directory.string() + ": " + failed.message() +
+                              "; expected a writable one");
 }
 
 void remove_stale_files(const std::filesystem::path& path) {

@@ -53,6 +53,10 @@ private:
 /// InvalidArgument for cyclic links.
 bool same_file(const std::filesystem::path& one, const std::filesystem::path& other);
 
+/// Creates the directory and those above it; an empty path is the current one. Throws InvalidArgument if that fails, or
+/// if the path leads through a symbolic link of another user in a directory that all users share.
+void make_directories(const std::filesystem::path& directory);
+
 /// Removes the temporary files that killed writers of `path` have left: "PATH.PROCESS-NUMBER.tmp".
 void remove_stale_files(const std::filesystem::path& path);
 

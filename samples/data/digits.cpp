@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/idx.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/data/digit_shapes.h"
@@ -164,12 +165,7 @@ void write_digits(const std::filesystem::path& directory, const DigitsOptions& o
                                             "; expected 1 to 100000000 images");
         }
     }
-    std::error_code error;
-    std::filesystem::create_directories(directory, error);
-    if (error) {
-        throw lockstep::InvalidArgument("write_digits: cannot create the directory " + directory.string() + ": " +
-                                        error.message());
-    }
+    lockstep::make_directories(directory);
     const auto write_part = [&](const std::string& part, std::int64_t count, std::uint64_t first_index) {
         std::vector<std::uint8_t> images(static_cast<std::size_t>(count) * image_bytes);
         std::vector<std::uint8_t> labels(static_cast<std::size_t>(count));

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <thread>
 
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/data/canvas.h"
@@ -47,8 +48,8 @@ std::string shape_name(std::int64_t index) { return fmt::format("shape_{:05}", i
 
 /// Creates the folder. Throws if it contains files that would not be overwritten.
 void prepare_folder(const std::filesystem::path& folder, const std::set<std::string>& names) {
+    lockstep::make_directories(folder);
     std::error_code error;
-    std::filesystem::create_directories(folder, error);
     std::filesystem::directory_iterator entry;
     if (!error) entry = std::filesystem::directory_iterator(folder, error);
     for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error))

@@ -166,6 +166,8 @@ TEST_CASE("another user's link in a shared directory is not followed") {
             CAPTURE(path.string(), mode);
             CHECK_THROWS_AS(write(path), InvalidArgument);
             CHECK_THROWS_WITH(write(path), contains("a symbolic link of another user (12345)"));
+            CHECK_THROWS_WITH(make_directories(path / "new/below"),
+                              contains("a symbolic link of another user (12345)"));
             CHECK_THROWS_AS(internal::FileLock::acquire(path), InvalidArgument);
             CHECK_THROWS_AS(EventLog(path), InvalidArgument);
         }

@@ -116,7 +116,7 @@ void find_checkpoint(Options& options) {
 
 void write_config(const Options& options) {
     if (options.work_dir.empty()) return;
-    make_directory(options.work_dir);
+    lockstep::make_directories(options.work_dir);
     lockstep::AtomicFile file(options.work_dir / "config.toml");
     file.write(std::as_bytes(std::span(options.configuration)));
     file.commit();

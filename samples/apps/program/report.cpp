@@ -101,14 +101,6 @@ std::string resume_hint(const std::filesystem::path& saved, int signal, std::int
     return stopped + fmt::format("saved, resume with the same flags and --load {}", saved.string());
 }
 
-void make_directory(const std::filesystem::path& path) {
-    std::error_code failed;
-    if (!path.empty()) std::filesystem::create_directories(path, failed);
-    if (failed)
-        throw lockstep::InvalidArgument(fmt::format("cannot create the directory {}: {}; expected a writable one",
-                                                    path.string(), failed.message()));
-}
-
 void require_writable(const std::filesystem::path& path) {
     if (path.empty()) return;
     const lockstep::AtomicFile probe(path);  // the probe leaves nothing behind

@@ -55,9 +55,6 @@ std::string describe(const Options& options, const lockstep::Devices& devices);
 /// net". `saved`: the checkpoint; empty: not saved.
 std::string resume_hint(const std::filesystem::path& saved, int signal, std::int64_t steps);
 
-/// Creates the directory and its parents unless they exist; does nothing for an empty path. Throws InvalidArgument.
-void make_directory(const std::filesystem::path& path);
-
 /// Throws InvalidArgument if a file cannot be written to `path`.
 void require_writable(const std::filesystem::path& path);
 

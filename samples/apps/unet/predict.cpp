@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/image_tensor.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -187,9 +188,9 @@ std::vector<Work> work_of(const PredictFlags& flags) {
         work.push_back({images[i], mask, flags.overlay ? overlay_path(mask) : Path()});
     }
     require_distinct_paths(work, flags.model);
-    if (is_folder) program::make_directory(outputs[0]);
+    if (is_folder) lockstep::make_directories(outputs[0]);
     if (!is_folder)
-        for (const Path& output : outputs) program::make_directory(output.parent_path());
+        for (const Path& output : outputs) lockstep::make_directories(output.parent_path());
     return work;
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/program/command_line.h"
 #include "lockstep/samples/apps/program/ranks_agree.h"
@@ -249,7 +250,7 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
             *options.group, {fmt::format("{} images to train on", parts.training.size()),
                              fmt::format("{} images to validate on", parts.validation ? parts.validation->size() : 0),
                              "the mask values " + metadata.at("mask_values")});
-    if (options.is_rank0()) program::make_directory(options.save.parent_path());
+    if (options.is_rank0()) ls::make_directories(options.save.parent_path());
 
     ls::manual_seed(options.seed);
     flags.net.channels = images.channels();
