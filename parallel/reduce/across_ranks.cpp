@@ -31,9 +31,8 @@ std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_ran
     if (fingerprint.program != of_rank_0.program)
         return fmt::format(
             "rank {} does not compute gradients of the same parameters as rank 0, or not in the same way, or has "
-            "another "
-            "optimizer; forward must use the same parameters on all ranks, and the optimizers must update the same "
-            "ones",
+            "another optimizer; forward must use the same parameters on all ranks, and the optimizers must update the "
+            "same ones",
             rank);
     return {};
 }
