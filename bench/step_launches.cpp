@@ -97,10 +97,8 @@ void count_launches(const std::string& json) {
     fmt::print(
         "Launches of kernels and calls of cuDNN and cuBLASLt in one training step: one device, one shard, counted on "
         "the CUDA\nstand-in. MNIST: 64 images, SGD with momentum. U-Net: width 64, 4 images of 160 x 240, AdamW, "
-        "clipped "
-        "gradients;\nsmall: width 4, 8 images of 32 x 32. ResNet-18: 8 images of 64 x 64, SGD with momentum. GPT: "
-        "width "
-        "128, 16 rows of\n128 characters, AdamW, clipped gradients.\n\n| kernel or call |");
+        "clipped gradients;\nsmall: width 4, 8 images of 32 x 32. ResNet-18: 8 images of 64 x 64, SGD with momentum. "
+        "GPT: width 128, 16 rows of\n128 characters, AdamW, clipped gradients.\n\n| kernel or call |");
     for (const auto& [network, launches] : steps) {
         fmt::print(" {} |", network);
         for (const auto& [kernel, count] : launches) by_kernel[kernel][network] = count;

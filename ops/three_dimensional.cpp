@@ -83,8 +83,7 @@ Tensor conv_transpose3d(const Tensor& given_x, const Tensor& given_weight, const
         (output_padding.d >= stride.d && output_padding.d >= dilation.d) || taps < 1 || depth < 1)
         throw InvalidArgument(fmt::format(
             "{}: invalid stride ({}), padding ({}), output_padding ({}) or dilation ({}) of the depth; expected a "
-            "positive "
-            "stride and dilation, padding of 0 or more, and output_padding below the stride or the dilation",
+            "positive stride and dilation, padding of 0 or more, and output_padding below the stride or the dilation",
             name, stride.d, padding.d, output_padding.d, dilation.d));
     const std::int64_t spread = (depth - 1) * stride.d + 1;
     const std::int64_t out_depth = spread - 2 * padding.d + dilation.d * (taps - 1) + output_padding.d;

@@ -345,9 +345,8 @@ std::string imbalance_warning(const std::vector<DeviceInfo>& infos) {
         if (infos.empty() || value(infos[low]) >= least * value(infos[high])) return {};
         return fmt::format(
             "There is an imbalance between your devices. You may want to exclude device {} which has less than 75% of "
-            "the memory or "
-            "cores of device {}. You can do so by naming the devices, or by setting the CUDA_VISIBLE_DEVICES "
-            "environment variable.",
+            "the memory or cores of device {}. You can do so by naming the devices, or by setting the "
+            "CUDA_VISIBLE_DEVICES environment variable.",
             low, high);
     };
     std::string text = check([](const DeviceInfo& info) { return static_cast<double>(info.total_memory); });

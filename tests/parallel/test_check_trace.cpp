@@ -35,8 +35,7 @@ struct Careless {
 
 constexpr auto advice =
     "; numbers and flags that they read are frozen when they are traced: use a tensor, an argument or a by-value "
-    "capture "
-    "of the loss";
+    "capture of the loss";
 
 }  // namespace
 

@@ -21,8 +21,7 @@ namespace {
 
 constexpr const char* advice =
     "; numbers and flags that they read are frozen when they are traced: use a tensor, an argument or a by-value "
-    "capture "
-    "of the loss";
+    "capture of the loss";
 
 struct Plain {
     ls::Linear a{4, 4};
@@ -438,8 +437,7 @@ TEST_CASE("running statistics of a layer that the model does not list are reject
     const std::string said = "batch_norm_update_running: a tensor of shape (4,)";
     const std::string advised =
         " is updated and is not a buffer of the model; list its layer in LOCKSTEP_MEMBERS, or put the layer in "
-        "evaluation "
-        "mode";
+        "evaluation mode";
     const auto check = [&](const std::function<void()>& call) {
         const std::string text = message_of<ls::InvalidArgument>(call);
         INFO(text);

@@ -153,8 +153,7 @@ TEST_CASE("a run resumes only with the facts that determine its result, except t
     train({.facts = facts}, 4, 2, false, 1);
     CHECK(refused({.facts = {{"scale", "0.25"}, {"flip", "false"}}}) ==
           "Runner: flip is 'false', and the run has 'true'; scale is '0.25', and the run has '0.5'; expected the same, "
-          "or "
-          "the name in may_change");
+          "or the name in may_change");
     CHECK_THAT(refused({.facts = facts}, 2), test::contains("batch-size is '2', and the run has '4'"));
     CHECK_THAT(refused({.facts = facts}, 4, 3), test::contains("seed is '3', and the run has '2'"));
     CHECK_THAT(refused({.facts = facts, .step = {.accumulation_steps = 2}}),
