@@ -80,8 +80,8 @@ Tensor affine_grid(const Tensor& given, const Shape& size, bool align_corners) {
                                           theta.shape().str(), size.str()));
     const auto coordinates = [&](std::int64_t count) {
         const double end = align_corners ? 1 : 1 - 1 / static_cast<double>(count);
-        const Tensor all = count == 1 ? Tensor::zeros({1}) : Tensor::linspace(-end, end, count, DType::f64);
-        return all.to(theta.dtype()).to(theta.device());
+        return count == 1 ? Tensor::zeros({1}, theta.dtype(), theta.device())
+                          : Tensor::linspace(-end, end, count, theta.dtype(), theta.device());
     };
     const Shape points{size[2], size[3]};
     const Tensor x = coordinates(size[3]).expand(points), y = coordinates(size[2]).unsqueeze(1).expand(points);

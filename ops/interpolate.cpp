@@ -151,7 +151,7 @@ Tensor interpolated_along(const Tensor& x, int dim, const InterpolateOptions& op
     line[dim] = extent.out;
     Tensor y;
     for (std::size_t tap = 0; tap < taps; ++tap) {
-        const Tensor factors = Tensor::from(weights[tap], line).to(x.dtype()).to(x.device());
+        const Tensor factors = Tensor::from(weights[tap], line, x.device()).to(x.dtype());
         const Tensor part = selected(x, dim, indices[tap]) * factors;
         y = y.defined() ? y + part : part;
     }

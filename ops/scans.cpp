@@ -103,7 +103,8 @@ ValuesAndIndices winners(const char* name, const Tensor& given, int dim, bool la
     Shape line(std::vector<std::int64_t>(static_cast<std::size_t>(x.dims()), 1));
     line[along] = size;
     Tensor best = x.detach();
-    Tensor index = Tensor::arange(size, DType::i64).to(x.device()).reshape(line).expand(x.shape());
+    Tensor index =
+        Tensor::arange(0, static_cast<double>(size), 1, DType::i64, x.device()).reshape(line).expand(x.shape());
     for (std::int64_t distance = 1; distance < size; distance *= 2) {
         // Elements without one before them remain.
         const Tensor own = best.slice(along, distance, size), before = best.slice(along, 0, size - distance);

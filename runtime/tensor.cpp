@@ -184,7 +184,7 @@ Tensor Tensor::randperm(std::int64_t count) {
 Tensor Tensor::logspace(double start, double end, std::int64_t count, double base, DType dtype, Device device) {
     std::vector<double> values = linspace(start, end, count, DType::f64).to_vector<double>();
     for (double& value : values) value = std::pow(base, value);
-    return from(values, Shape{count}).to(dtype).to(device);
+    return from(values, Shape{count}, device).to(dtype);
 }
 
 Tensor Tensor::arange(std::int64_t count, DType dtype) {
@@ -207,7 +207,7 @@ Tensor Tensor::arange(double start, double end, double step, DType dtype, Device
     const Shape shape{static_cast<std::int64_t>(values.size())};
     // In a traced step, indices are a constant then, which no record converts in every step.
     if (dtype == DType::i64) return from(std::vector<std::int64_t>(values.begin(), values.end()), shape, device);
-    return from(values, shape).to(dtype).to(device);
+    return from(values, shape, device).to(dtype);
 }
 
 Tensor Tensor::linspace(double start, double end, std::int64_t count, DType dtype, Device device) {
@@ -220,7 +220,7 @@ Tensor Tensor::linspace(double start, double end, std::int64_t count, DType dtyp
         values[i] =
             i < left || count == 1 ? start + static_cast<double>(i) * step : end - static_cast<double>(left) * step;
     }
-    return from(values, Shape{count}).to(dtype).to(device);
+    return from(values, Shape{count}, device).to(dtype);
 }
 
 Tensor Tensor::eye(std::int64_t rows, std::int64_t columns, DType dtype, Device device) {
@@ -228,7 +228,7 @@ Tensor Tensor::eye(std::int64_t rows, std::int64_t columns, DType dtype, Device 
     check_shape({rows, columns});
     std::vector<float> values(static_cast<std::size_t>(rows * columns));
     for (std::int64_t i = 0; i < std::min(rows, columns); ++i) values[static_cast<std::size_t>(i * columns + i)] = 1;
-    return from(values, Shape{rows, columns}).to(dtype).to(device);
+    return from(values, Shape{rows, columns}, device).to(dtype);
 }
 
 // ---- properties -------------------------------------------------------------------------------------------------
