@@ -149,14 +149,14 @@ public:
         requires(RowReader<Data> && !detail::ReadsInContext<Data>) {
         read_runs(rows, to,
                   [&](const Data& part, std::span<const std::int64_t> numbers, std::size_t,
-                      std::span<std::byte* const> slots) { part.read(numbers, slots); });
+                      std::span<std::byte* const> places) { part.read(numbers, places); });
     }
     void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to,
               std::span<RowContext> contexts) const requires detail::ReadsInContext<Data> {
         read_runs(rows, to,
                   [&](const Data& part, std::span<const std::int64_t> numbers, std::size_t first,
-                      std::span<std::byte* const> slots) {
-                      part.read(numbers, slots, contexts.subspan(first, numbers.size()));
+                      std::span<std::byte* const> places) {
+                      part.read(numbers, places, contexts.subspan(first, numbers.size()));
                   });
     }
 
@@ -174,10 +174,10 @@ private:
             std::vector<std::int64_t> numbers;
             for (std::size_t i = first; i < rows.size() && place(rows[i]).part == part; ++i)
                 numbers.push_back(place(rows[i]).row);
-            std::vector<std::byte*> slots;
+            std::vector<std::byte*> places;
             for (std::size_t field = 0; field < to.size(); ++field)
-                slots.push_back(to[field] + first * all_fields[field].row_bytes());
-            read(parts()[part], numbers, first, slots);
+                places.push_back(to[field] + first * all_fields[field].row_bytes());
+            read(parts()[part], numbers, first, places);
             first += numbers.size();
         }
     }
