@@ -100,7 +100,8 @@ Classified classified(const char* name, const Tensor& given_input, const Tensor&
     const CheckedArgs call(name,
                            {arg::floating("input", given_input), arg::any("target", given_target),
                             arg::optional("weight", OperandDevice(given_input, given_target).moved(given_weight))});
-    const Tensor input = widened(call[0]), target = call[1];
+    const Tensor& target = call[1];
+    const Tensor input = widened(call[0]);
     const Tensor weight = call[2].defined() ? widened(call[2]) : call[2];
     require_classes(name, input);
     if (target.dtype() != DType::i64)

@@ -23,7 +23,7 @@ using Slope = std::function<Tensor(const Tensor& x, const Tensor& y)>;
 Tensor special_function(const char* name, const Tensor& given, SpecialFunction function, const Slope& slope) {
     const CheckedArgs call(name, {arg::real("the tensor", given)});
     const Tensor x = widened(call[0]);
-    const Tensor y = apply_one(std::move(function), {x}, like(x));
+    const Tensor y = apply_one(function, {x}, like(x));
     if (needs_autograd({x})) {
         const SavedTensor in(x, name), out(y, name, SavedTensor::Role::output);
         add_autograd_node(name, {x}, {y}, BackwardFunction::composed([=](const auto& gradients) {

@@ -174,7 +174,7 @@ Tensor Tensor::randperm(std::int64_t count) {
     std::vector<std::int64_t> values(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
     for (std::size_t left = values.size(); left > 1; --left) {  // Fisher and Yates
-        std::int64_t chosen;
+        std::int64_t chosen = 0;
         host_integers(&chosen, 1, left);
         std::swap(values[left - 1], values[static_cast<std::size_t>(chosen)]);
     }
