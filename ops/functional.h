@@ -426,13 +426,13 @@ Tensor normal(const Tensor& mean, const Tensor& std);
 Tensor normal(const Tensor& mean, double std = 1);
 Tensor normal(double mean, const Tensor& std);
 
-/// Sets elements to 0 with probability p and divides the others by 1 - p. The mask depends on the seed, the step, the
-/// ordinal of the call and the global row, not on the shards. Returns x itself unless `training`.
 /// Numbers of categories (i64), drawn `num_samples` times for each row of weights, (C) or (N, C), which need not add up
 /// to 1. Without replacement, a category of weight 0 is drawn only if no others are left. Out: (num_samples), or (N,
 /// num_samples). torch.multinomial.
 Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement = false);
 
+/// Sets elements to 0 with probability p and divides the others by 1 - p. The mask depends on the seed, the step, the
+/// ordinal of the call and the global row, not on the shards. Returns x itself unless `training`.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 /// Dropout that keeps the mean and variance of standard normal inputs, after SELU: dropped elements are set to -1.758
 /// before all are scaled and moved (Klambauer et al. 2017). torch.nn.functional.alpha_dropout.
