@@ -162,6 +162,7 @@ Tensor mv(const Tensor& a, const Tensor& b);
 Tensor dot(const Tensor& a, const Tensor& b);
 /// beta x + alpha a b of matrices, and of batches of them; x is broadcast. With beta 0, x is not read.
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// beta x + alpha a b for a matrix (M, K) and a vector (K).
 Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// beta x + alpha times the outer product of vectors.
@@ -170,7 +171,6 @@ Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, 
 Tensor inner(const Tensor& a, const Tensor& b);
 /// dot, by its other name for real numbers.
 Tensor vdot(const Tensor& a, const Tensor& b);
-Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// Sums of products over the last `dims` dimensions of a and the first ones of b.
 Tensor tensordot(const Tensor& a, const Tensor& b, int dims = 2);
 /// Kronecker product: every element of a times b.
