@@ -154,9 +154,9 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// that the result lacks are summed over. Without "->", the result has the letters that appear once, in alphabetic
 /// order. Operands are multiplied from left to right. torch.einsum.
 Tensor einsum(const std::string& equation, const std::vector<Tensor>& tensors);
-/// Products of batches of matrices, (B, M, K) x (B, K, N), of a matrix and a vector, (M, K) x (K), and of two vectors.
+/// Products of batches of matrices, (B, M, K) x (B, K, N), of matrices, (M, K) x (K, N), of a matrix and a vector, (M,
+/// K) x (K), and of two vectors.
 Tensor bmm(const Tensor& a, const Tensor& b);
-/// Matrices (M, K) and (K, N); matmul for exactly these shapes.
 Tensor mm(const Tensor& a, const Tensor& b);
 Tensor mv(const Tensor& a, const Tensor& b);
 Tensor dot(const Tensor& a, const Tensor& b);
