@@ -133,21 +133,22 @@ Tensor pow(Scalar base, const Tensor& exponent);
 /// converted as by `div`.
 Tensor atan2(const Tensor& y, const Tensor& x);
 Tensor hypot(const Tensor& a, const Tensor& b);
-/// -x.
 /// a with the sign of b. The tensors are broadcast and converted as by `div`.
 Tensor copysign(const Tensor& a, const Tensor& b);
 /// The larger and the smaller number, and the other one if one is NaN (`maximum` returns NaN). The tensors are
 /// broadcast and converted as by `div`.
 Tensor fmax(const Tensor& a, const Tensor& b);
 Tensor fmin(const Tensor& a, const Tensor& b);
-/// a / b, rounded towards 0 or down. The tensors are broadcast and converted as by `add`. A quotient of integers is an
-/// integer; a divisor of 0 is an error then, which the first read of the result throws. The gradient is 0.
+/// Rounding of a quotient: towards 0, or down.
 enum class RoundingMode : std::uint8_t { trunc, floor };
+/// a / b, rounded. The tensors are broadcast and converted as by `add`. A quotient of integers is an integer; a divisor
+/// of 0 is an error then, which the first read of the result throws. The gradient is 0.
 Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding_mode);
 Tensor div(const Tensor& a, Scalar b, RoundingMode rounding_mode);
 /// div(a, b, RoundingMode::floor). Not differentiable.
 Tensor floor_divide(const Tensor& a, const Tensor& b);
 Tensor floor_divide(const Tensor& a, Scalar b);
+/// -x.
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 /// Activation functions of torch.nn.functional.
 Tensor relu(const Tensor& x);
