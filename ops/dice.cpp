@@ -76,8 +76,6 @@ Tensor counted_classes(const Tensor& x, bool include_background) {
 
 /// Dice of all classes according to the options: a scalar, or (N) per image.
 Tensor coefficients(Masks masks, const DiceOptions& options) {
-    masks.predicted = widened(masks.predicted);  // 16-bit sums over large images would overflow
-    masks.target = widened(masks.target);
     if (masks.kept.defined()) {
         masks.predicted = masks.predicted * masks.kept;
         masks.target = masks.target * masks.kept;
@@ -112,7 +110,7 @@ Loss DiceLoss::operator()(const Tensor& first, const Tensor& second) const {
     // The loss weights shards and microbatches by rows; the dice of a whole batch is equal on all shards.
     const auto rows = static_cast<double>(call[0].size(0));
     const Tensor numerator = options.over == DiceOver::image ? sum(loss) : loss * rows;
-    return Loss({numerator, Tensor::full({}, rows, numerator.dtype(), numerator.device()), 1, call[0].dtype()});
+    return Loss({numerator, Tensor::full({}, rows, numerator.dtype(), numerator.device()), 1});
 }
 
 Tensor dice_score(const Tensor& logits, const Tensor& given_target, double epsilon,
@@ -126,8 +124,7 @@ Tensor dice_score(const Tensor& logits, const Tensor& given_target, double epsil
     Masks masks = take_masks(name, call[0], call[1], epsilon, ignore_index);
     masks.predicted = masks.predicted.size(1) > 1 ? masks_of_classes(argmax(masks.predicted, 1), masks.predicted)
                                                   : relu(sign(sigmoid(masks.predicted) - 0.5));
-    return coefficients(masks, {.over = DiceOver::image, .include_background = false, .epsilon = epsilon})
-        .to(call[0].dtype());
+    return coefficients(masks, {.over = DiceOver::image, .include_background = false, .epsilon = epsilon});
 }
 
 }  // namespace lockstep
