@@ -55,13 +55,13 @@ void add_of_one_number(Table& table) {
         [](double x) { return exact_erfinv(x / 3); }, {any});
     add("torch.lgamma(a)", lockstep::lgamma, [](double x) { return std::lgamma(x); }, {positive, wide});
     add("torch.digamma(a)", digamma, exact_digamma, {positive, wide});
-    for (const int order : {1, 2, 5})
+    for (const int order : {1, 2, 3})
         add(
             order == 1   ? "torch.polygamma(1, a)"
             : order == 2 ? "torch.polygamma(2, a)"
-                         : "torch.polygamma(5, a + 1)",
-            [order](const Tensor& x) { return polygamma(order, order == 5 ? x + 1 : x); },
-            [order](double x) { return exact_polygamma(order, order == 5 ? x + 1 : x); }, {positive});
+                         : "torch.polygamma(3, a)",
+            [order](const Tensor& x) { return polygamma(order, x); },
+            [order](double x) { return exact_polygamma(order, x); }, {positive});
     add_function(
         table, "torch.sinc(a)", {any}, [](const auto& in) { return sinc(in[0]); },
         [](const std::vector<Array>& in) {
