@@ -38,6 +38,12 @@ void require_averaging(const AveragingOptions& options) {
             fmt::format("AveragedModel: invalid ema_decay ({}); expected [0, 1]", *options.ema_decay));
 }
 
+void require_updates(std::int64_t updates) {
+    if (updates < 0)
+        throw InvalidArgument(
+            fmt::format("AveragedModel: invalid number of updates ({}); expected 0 or more", updates));
+}
+
 void average_tensors(const std::vector<NamedTensor>& averages, const std::vector<NamedTensor>& tensors,
                      const AveragingOptions& options, std::int64_t before) {
     require_alike(averages, tensors);

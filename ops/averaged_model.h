@@ -21,6 +21,8 @@ struct AveragingOptions {
 namespace detail {
 /// Throws InvalidArgument for a decay outside [0, 1].
 void require_averaging(const AveragingOptions& options);
+/// Throws InvalidArgument for a negative number.
+void require_updates(std::int64_t updates);
 /// One update; `before`: the number of earlier ones. Throws InvalidArgument, with nothing changed, if the models differ
 /// in names, shapes or dtypes.
 void average_tensors(const std::vector<NamedTensor>& averages, const std::vector<NamedTensor>& tensors,
@@ -54,9 +56,13 @@ public:
         detail::average_tensors(named_tensors(net_), named_tensors(model), options_, updates_);
         ++updates_;
     }
-    /// Number of updates. Set it when the weights of a saved average have been loaded.
+    /// Number of updates. Set it, to 0 or more, when the weights of a saved average have been loaded. Throws
+    /// InvalidArgument for a negative number.
     std::int64_t updates() const { return updates_; }
-    void set_updates(std::int64_t updates) { updates_ = updates; }
+    void set_updates(std::int64_t updates) {
+        detail::require_updates(updates);
+        updates_ = updates;
+    }
 
     Net& operator*() { return net_; }
     const Net& operator*() const { return net_; }

@@ -47,6 +47,11 @@ Tensor pow(const Tensor& x, std::int64_t exponent) {
     return result;
 }
 
+Tensor reversed(const Tensor& x) {
+    if (is_floating(x.dtype())) return lockstep::neg(x);
+    return -1 - (x.dtype() == DType::boolean ? x.to(DType::i64) : x);
+}
+
 bool are_both(const Tensor& a, const Tensor& b) {
     return a.defined() && b.defined() && !is_floating(a.dtype()) && !is_floating(b.dtype());
 }

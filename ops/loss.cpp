@@ -247,11 +247,20 @@ Tensor BceWithLogitsLoss::elements(const Tensor& input, const Tensor& target) co
 
 namespace {
 
-/// Checks the operands of mse_loss.
-void require_one_shape(const Tensor& input, const Tensor& target) {
-    if (!(input.shape() == target.shape()))
+/// Operands of mse_loss, checked; 16-bit numbers as f32.
+struct SquaredErrorOperands {
+    Tensor input, target;
+    DType dtype;  ///< dtype of the input
+};
+
+SquaredErrorOperands squared_error_operands(const char* name, const Tensor& first, const Tensor& second) {
+    const OperandDevice device(first, second);
+    const CheckedArgs call(
+        name, {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second))});
+    if (!(call[0].shape() == call[1].shape()))
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} differ in shape; expected equal shapes",
-                                          input.shape().str(), target.shape().str()));
+                                          call[0].shape().str(), call[1].shape().str()));
+    return {widened(call[0]), widened(call[1]), call[0].dtype()};
 }
 
 }  // namespace
@@ -259,11 +268,7 @@ void require_one_shape(const Tensor& input, const Tensor& target) {
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "mse_loss";
     const ApiScope bringing(name);
-    const OperandDevice device(first, second);
-    const CheckedArgs call(
-        name, {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second))});
-    const Tensor input = widened(call[0]), target = widened(call[1]);
-    require_one_shape(input, target);
+    const auto [input, target, dtype] = squared_error_operands(name, first, second);
     const Tensor numerator = apply_one(SquaredErrorForward{}, {input, target}, shaped(input, {}));
     if (needs_autograd({input, target}))
         add_autograd_node(
@@ -277,17 +282,14 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
                 return std::vector<Tensor>{input_wanted ? da : Tensor(),
                                            target_wanted ? tagged(neg(da), target_batch) : Tensor()};
             }));
-    return reduced(numerator, input.numel(), reduction, call[0].dtype());
+    return reduced(numerator, input.numel(), reduction, dtype);
 }
 
 Tensor MseLoss::elements(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "mse_loss";
     const ApiScope bringing(name);
-    const OperandDevice device(first, second);
-    const CheckedArgs call(
-        name, {arg::floating("input", device.moved(first)), arg::floating("target", device.moved(second))});
-    require_one_shape(call[0], call[1]);
-    return square(widened(call[0]) - widened(call[1])).to(call[0].dtype());
+    const auto [input, target, dtype] = squared_error_operands(name, first, second);
+    return square(input - target).to(dtype);
 }
 
 Loss mean_loss(const Tensor& given) {

@@ -86,7 +86,9 @@ std::vector<Tensor> differentiable_batch_gradients(const Tensor& given_dy, const
         mean = running.slice(0, 0, channels).reshape(each);
         variance = running.slice(0, channels, 2 * channels).reshape(each);
     } else {
-        count = total(ones_like(x.detach()));
+        const double of_shard = static_cast<double>(x.size(0) * channel_size(x));
+        count = Tensor::full({1, 1, 1, 1}, of_shard, x.dtype(), x.device());
+        if (across_shards) count = sum_over_shards(count);
         mean = total(x) / count;
         variance = total(square(x - mean)) / count;
     }

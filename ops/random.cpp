@@ -65,6 +65,12 @@ Tensor without_gradients(const char* name, TensorList arguments, const Tensor& y
     return y;
 }
 
+/// Exponentially distributed numbers with mean 1, of the shape of x, all positive and finite.
+Tensor exponential_like(const Tensor& x) {
+    constexpr double smallest = 0x1p-25;  // uniform numbers may be 0, and are less than 1
+    return neg(log(clamp(rand_like(x), smallest)));
+}
+
 void require_deviation(double std) {
     if (!(std >= 0)) throw InvalidArgument(fmt::format("normal: invalid std ({}); expected 0 or more", std));
 }
@@ -142,7 +148,7 @@ Tensor multinomial(const Tensor& given, std::int64_t num_samples, bool replaceme
     if (weights.dims() == 1) checks::not_rows(name, weights, 0);
     const NoGrad no_grad;
     if (!replacement)  // the first of independent events with these rates
-        return topk(weights / neg(log(1 - rand_like(weights))), num_samples).indices;
+        return topk(weights / exponential_like(weights), num_samples).indices;
     Shape shape = weights.shape();
     shape[shape.dims() - 1] = num_samples;
     const Tensor sums = cumsum(weights, -1), total = sums.slice(-1, categories - 1, categories);
@@ -156,9 +162,7 @@ Tensor gumbel_softmax(const Tensor& given, double tau, bool hard, int dim) {
     if (!(tau > 0)) throw InvalidArgument(fmt::format("{}: invalid tau ({}); expected a positive number", name, tau));
     const Tensor logits = widened(call[0]);
     const int along = wrap_dim(dim, logits.dims(), name);
-    constexpr double smallest = 0x1p-25;  // uniform numbers may be 0
-    const Tensor uniform = clamp(rand_like(logits.detach()), smallest);
-    const Tensor soft = softmax((logits - log(neg(log(uniform)))) / tau, along);
+    const Tensor soft = softmax((logits - log(exponential_like(logits.detach()))) / tau, along);
     if (!hard) return soft.to(call[0].dtype());
     const Tensor chosen = one_hot(argmax(soft.detach(), along), logits.size(along));
     const Tensor one = movedim(chosen, -1, along).to(soft.dtype());

@@ -3,6 +3,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/integer_functions.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 
@@ -46,7 +47,8 @@ Tensor extremum(const char* name, const ScatteredElements& of, bool is_largest) 
     const auto found = [&] {
         const NoGrad no_grad;
         if (is_largest) return largest(of);
-        return neg(largest({neg(of.x), of.index, neg(of.source), of.dim, of.include_self}));
+        return integers::reversed(
+            largest({integers::reversed(of.x), of.index, integers::reversed(of.source), of.dim, of.include_self}));
     };
     const Tensor y = found();
     if (needs_autograd({of.x, of.source})) {

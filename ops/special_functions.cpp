@@ -58,9 +58,9 @@ Tensor digamma(const Tensor& x) {
 }
 
 Tensor polygamma(int n, const Tensor& x) {
-    constexpr int most = 30;  // factorials up to here are numbers of f32
-    if (n < 0 || n > most)
-        throw InvalidArgument(fmt::format("polygamma: invalid order ({}); expected 0 to {}", n, most));
+    if (n < 0 || n > special::most_derivatives)
+        throw InvalidArgument(
+            fmt::format("polygamma: invalid order ({}); expected 0 to {}", n, special::most_derivatives));
     if (n == 0) return digamma(x);
     return special_function("polygamma", x, {SpecialFunction::Function::polygamma, n},
                             [n](const Tensor& in, const Tensor&) { return polygamma(n + 1, in); });

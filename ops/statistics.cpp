@@ -6,6 +6,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/integer_functions.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/operands.h"
@@ -42,14 +43,10 @@ Tensor without(Tensor x, std::vector<int> dims) {
     return x;
 }
 
-/// x with its elements in the opposite order. That of integers is -1 - x, which does not overflow.
-Tensor reversed(const Tensor& x) {
-    if (is_floating(x.dtype())) return neg(x.detach());
-    return -1 - x.to(DType::i64);
-}
-
 /// Positions of the largest or smallest elements along a dimension, which is kept.
-Tensor position(const Tensor& x, int dim, bool smallest) { return argmax(smallest ? reversed(x) : x, dim, true); }
+Tensor position(const Tensor& x, int dim, bool smallest) {
+    return argmax(smallest ? integers::reversed(x.detach()) : x, dim, true);
+}
 
 ValuesAndIndices extreme(const char* name, const Tensor& given, int dim, bool keepdim, bool smallest) {
     const CheckedArgs call(name, {arg::any("the tensor", given)});
@@ -127,7 +124,7 @@ Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) { return extreme_va
 
 Tensor argmin(const Tensor& given, std::optional<int> dim, bool keepdim) {
     const CheckedArgs call("argmin", {arg::any("the tensor", given)});
-    return argmax(reversed(call[0]), dim, keepdim);
+    return argmax(integers::reversed(call[0].detach()), dim, keepdim);
 }
 
 Tensor any(const Tensor& given, const Dims& dims, bool keepdim) {

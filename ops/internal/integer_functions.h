@@ -22,6 +22,9 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> m
 /// Throws InvalidArgument for a negative exponent.
 Tensor pow(const Tensor& x, std::int64_t exponent);
 
+/// x, also of floats or bool, with its elements in the opposite order. That of integers is -1 - x, which does not
+/// overflow; bool becomes i64.
+Tensor reversed(const Tensor& x);
 /// Whether both are defined and of integers or bool.
 bool are_both(const Tensor& a, const Tensor& b);
 /// A function of two tensors of integers or bool, in their common dtype, which must not be bool; they are broadcast.

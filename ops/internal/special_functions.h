@@ -50,15 +50,14 @@ LOCKSTEP_HD_INLINE T digamma(T x) {
     return sum + (std::log(x) - T(0.5) / x - series);
 }
 
-/// The sum of (x + k)^-s for k = 0, 1, ... of an integer s > 1: ten terms, and the Euler-Maclaurin formula for the
-/// rest.
+/// The sum of (x + k)^-s for k = 0, 1, ... of an integer s > 1 and x > 0: ten terms, and the Euler-Maclaurin formula
+/// for the others.
 template <class T>
 LOCKSTEP_HD_INLINE T hurwitz_zeta(int s, T x) {
-    if (x <= T(0) && x == std::floor(x)) return std::numeric_limits<T>::infinity();
     if (x == std::numeric_limits<T>::infinity()) return T(0);
     const T power = T(-s);
     T sum = 0;
-    for (int k = 0; k < 10 || x < T(10); ++k, x += T(1)) sum += std::pow(x, power);
+    for (int k = 0; k < 10; ++k, x += T(1)) sum += std::pow(x, power);
     T term = std::pow(x, power);  // the first one of the rest
     sum += x * term / T(s - 1) + term / T(2);
     // Bernoulli numbers B(2 n) / (2 n)!
@@ -74,11 +73,39 @@ LOCKSTEP_HD_INLINE T hurwitz_zeta(int s, T x) {
     return sum;
 }
 
-/// The derivative of digamma of this order, at least 1.
+/// The highest derivative of digamma. Factorials up to here are numbers of f32.
+constexpr int most_derivatives = 30;
+
+/// The derivative of cot(pi x) of this order. Derivatives are polynomials of c = cot(pi x): P' = -pi (1 + c^2) dP/dc.
+template <class T>
+LOCKSTEP_HD_INLINE T cotangent_derivative(int order, T x) {
+    T coefficients[most_derivatives + 2] = {};  // coefficient k belongs to c^k
+    coefficients[1] = T(1);
+    for (int n = 1; n <= order; ++n) {
+        T next[most_derivatives + 2] = {};
+        for (int k = 1; k <= n; ++k) {
+            const T step = T(M_PI) * static_cast<T>(k) * coefficients[k];
+            next[k - 1] -= step;
+            next[k + 1] -= step;
+        }
+        for (int k = 0; k <= n + 1; ++k) coefficients[k] = next[k];
+    }
+    const T c = T(1) / std::tan(T(M_PI) * (x - std::trunc(x)));
+    T value = 0;
+    for (int k = order + 1; k >= 0; --k) value = value * c + coefficients[k];
+    return value;
+}
+
+/// The derivative of digamma of this order, 1 to most_derivatives; that of a negative number by the reflection formula
+/// (Abramowitz and Stegun 6.4.7), at a cost that does not depend on it.
 template <class T>
 LOCKSTEP_HD_INLINE T polygamma(int order, T x) {
-    const T magnitude = std::exp(log_gamma(static_cast<T>(order + 1))) * hurwitz_zeta(order + 1, x);
-    return order % 2 == 1 ? magnitude : -magnitude;
+    const T sign = order % 2 == 1 ? T(1) : T(-1);
+    if (x <= T(0) && x == std::floor(x)) return sign * std::numeric_limits<T>::infinity();
+    const bool reflects = x < T(0);
+    const T factorial = std::exp(log_gamma(static_cast<T>(order + 1)));
+    const T magnitude = factorial * hurwitz_zeta(order + 1, reflects ? T(1) - x : x);
+    return reflects ? -magnitude - T(M_PI) * cotangent_derivative(order, x) : sign * magnitude;
 }
 
 /// The number whose error function is x: Giles, "Approximating the erfinv function" (2012), and two steps of Newton's

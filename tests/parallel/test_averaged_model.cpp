@@ -105,4 +105,6 @@ TEST_CASE("models of another structure and invalid decays are refused") {
         test::message_of<InvalidArgument>([&] { average.update(wider); }) ==
         "AveragedModel: the model has weight f32 (3, 2); expected weight f32 (2, 2), as in the model that was copied");
     CHECK(average.updates() == 0);
+    CHECK(test::message_of<InvalidArgument>([&] { average.set_updates(-1); }) ==
+          "AveragedModel: invalid number of updates (-1); expected 0 or more");
 }

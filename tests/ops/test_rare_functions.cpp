@@ -171,6 +171,15 @@ TEST_CASE("special values of rare functions") {
         check_list(digamma(of({0, -0.0f, -1, -2, infinite, undefined})),
                    {-infinite, infinite, undefined, undefined, infinite, undefined});
         check_list(polygamma(1, of({0, -1, infinite, undefined})), {infinite, infinite, 0, undefined});
+        // By the reflection formula, also far from 0, where a recurrence would take as many steps.
+        const Tensor negative = Tensor::from(std::vector<double>{-0.5, -1.25, -1e9 + 0.5}, {3}, device);
+        const std::vector<double> slopes = polygamma(1, negative).to_vector<double>();
+        const std::vector<double> curvatures = polygamma(2, negative).to_vector<double>();
+        CHECK(slopes[0] == Approx(8.934802200544679));
+        CHECK(slopes[1] == Approx(19.181879647672456));
+        CHECK(slopes[2] == Approx(9.869604401089358));
+        CHECK(curvatures[0] == Approx(-0.8287966442342711));
+        CHECK(curvatures[1] == Approx(123.72136678382508));
         check_list(sinc(of({0, -0.0f, undefined})), {1, 1, undefined});
         check_list(lockstep::copysign(of({1, -2, 0, 3}), of({-0.0f, 0, -1, -infinite})), {-1, 2, -0.0f, -3});
         check_list(lockstep::fmax(of({1, undefined, undefined}), of({undefined, 2, undefined})), {1, 2, undefined});
@@ -220,6 +229,22 @@ TEST_CASE("quotients, remainders and powers of integers") {
         CHECK_THROWS_AS(lockstep::remainder(a, 0).to_vector<std::int64_t>(), InvalidArgument);
     }
     CHECK_THROWS_AS(floor_divide(Tensor::ones({2}) > 0, Tensor::ones({2}) > 0), InvalidArgument);
+}
+
+TEST_CASE("extrema at indices of the largest and the smallest integers") {
+    const std::int64_t least = std::numeric_limits<std::int64_t>::min();
+    const Tensor index = whole_list(WholeNumbers{0, 0, 1, 1}), zeros = Tensor::zeros({2}, DType::i64);
+    const Tensor x = whole_list(WholeNumbers{0, 7, 255, 1}).to(DType::u8);
+    const auto reduced = [&](const Tensor& source, ScatterReduction reduce) {
+        return scatter_reduce(zeros.to(source.dtype()), 0, index, source, reduce, false)
+            .to(DType::i64)
+            .to_vector<std::int64_t>();
+    };
+    CHECK(reduced(x, ScatterReduction::amin) == WholeNumbers{0, 1});
+    CHECK(reduced(x, ScatterReduction::amax) == WholeNumbers{7, 255});
+    const Tensor wide = whole_list(WholeNumbers{least, 5, -1, 3});
+    CHECK(reduced(wide, ScatterReduction::amin) == WholeNumbers{least, -1});
+    CHECK(reduced(wide, ScatterReduction::amax) == WholeNumbers{5, 3});
 }
 
 TEST_CASE("multinomial draws categories by their weights") {
