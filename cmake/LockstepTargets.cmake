@@ -30,11 +30,24 @@ function(lockstep_warnings target)
   endif()
 endfunction()
 
+# Another compiler for programs, benchmarks and tests, with the same binary interface. Clang compiles them three times as fast
+# as g++, and they take more than half of the time of a build.
+set(LOCKSTEP_PROGRAM_COMPILER "" CACHE FILEPATH "Compiler of programs and tests, if it is not the library's")
+mark_as_advanced(LOCKSTEP_PROGRAM_COMPILER)
+
 # For programs and tests, which spend their time in the library: optimising them would dominate compile time.
 set(LOCKSTEP_PROGRAM_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 if(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-O0> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Og>)
+elseif(LOCKSTEP_PROGRAM_COMPILER)
+  set(LOCKSTEP_PROGRAM_OPTIONS -O0)
 endif()
+function(lockstep_program_compiler)
+  if(LOCKSTEP_PROGRAM_COMPILER)
+    set_target_properties(${ARGN} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${PROJECT_SOURCE_DIR}/cmake/compile_with;${LOCKSTEP_PROGRAM_COMPILER};${CMAKE_CXX_COMPILER};${CMAKE_CXX_COMPILER_LAUNCHER}")
+  endif()
+endfunction()
 
 # Groups for CMAKE_UNITY_BUILD. All sources of a group are in one folder, so that a program that links the archive loads only
 # the libraries of the folders that it uses. A source that already has a group is not moved.

@@ -1,28 +1,13 @@
 # Catch2 2 and 3 have different targets and run differently; only this file and tests/catch_runner.cpp know.
 find_package(Catch2 REQUIRED)
 
-# Another compiler for the tests, with the same binary interface. Clang compiles them three times as fast as g++, and they
-# take half of the time of a build.
-set(LOCKSTEP_TEST_COMPILER "" CACHE FILEPATH "Compiler of the tests, if it is not the library's")
-mark_as_advanced(LOCKSTEP_TEST_COMPILER)
-set(LOCKSTEP_TEST_OPTIONS ${LOCKSTEP_PROGRAM_OPTIONS})
-if(LOCKSTEP_TEST_COMPILER)
-  set(LOCKSTEP_TEST_OPTIONS -O0)
-endif()
-function(lockstep_test_compiler target)
-  if(LOCKSTEP_TEST_COMPILER)
-    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER
-      "${PROJECT_SOURCE_DIR}/cmake/compile_with;${LOCKSTEP_TEST_COMPILER};${CMAKE_CXX_COMPILER};${CMAKE_CXX_COMPILER_LAUNCHER}")
-  endif()
-endfunction()
-
 add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_runner.cpp ${PROJECT_SOURCE_DIR}/tests/catch_main.cpp)
 target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
-target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_TEST_OPTIONS})
+target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
 # Programs with their own main use only the runner.
 set_target_properties(lockstep_catch_main PROPERTIES UNITY_BUILD OFF)
-lockstep_test_compiler(lockstep_catch_main)
+lockstep_program_compiler(lockstep_catch_main)
 
 # References that take most of the time of their tests: optimised and without sanitizers in every build.
 add_library(lockstep_reference STATIC ${PROJECT_SOURCE_DIR}/tests/reference/conv.cpp)
@@ -38,9 +23,9 @@ file(CONFIGURE OUTPUT ${LOCKSTEP_EMPTY_SOURCE} CONTENT "")
 add_library(lockstep_tests_precompiled OBJECT ${LOCKSTEP_EMPTY_SOURCE})
 target_link_libraries(lockstep_tests_precompiled PRIVATE lockstep lockstep_catch_main fmt::fmt)
 lockstep_warnings(lockstep_tests_precompiled)
-target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_TEST_OPTIONS})
+target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
 set_target_properties(lockstep_tests_precompiled PROPERTIES LOCKSTEP_TESTS ON)
-lockstep_test_compiler(lockstep_tests_precompiled)
+lockstep_program_compiler(lockstep_tests_precompiled)
 target_precompile_headers(lockstep_tests_precompiled PRIVATE
   ${PROJECT_SOURCE_DIR}/tests/catch.h ${PROJECT_SOURCE_DIR}/parallel/lockstep.h)
 
@@ -55,12 +40,12 @@ endfunction()
 function(lockstep_test_options target)
   target_link_libraries(${target} PRIVATE lockstep_catch_main fmt::fmt)
   lockstep_warnings(${target})
-  lockstep_test_compiler(${target})
+  lockstep_program_compiler(${target})
   # Other builds optimise all tests, with the precompiled header.
-  if(ARGN STREQUAL REFERENCES AND (LOCKSTEP_SANITIZE OR LOCKSTEP_TEST_COMPILER))
+  if(ARGN STREQUAL REFERENCES AND (LOCKSTEP_SANITIZE OR LOCKSTEP_PROGRAM_COMPILER))
     lockstep_reference_options(${target})
   else()
-    target_compile_options(${target} PRIVATE ${LOCKSTEP_TEST_OPTIONS})
+    target_compile_options(${target} PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
     target_precompile_headers(${target} REUSE_FROM lockstep_tests_precompiled)
   endif()
   # As in lockstep_warnings, for strings in groups of tests.
@@ -227,16 +212,28 @@ function(lockstep_standin_targets)
 endfunction()
 
 # lockstep_sanitized(entries...): entries that CI runs in one build, the one with AddressSanitizer, which finds more. They
-# exercise protocols and the CUDA stand-in, which spend no time in optimised code.
+# exercise protocols, parsers, programs and the CUDA stand-in, which spend no time in optimised code, or other entries run the
+# same test cases in the optimised build.
 function(lockstep_sanitized)
   foreach(entry IN LISTS ARGN)
     get_test_property(${entry} DISABLED disabled)
     if(disabled AND LOCKSTEP_SANITIZE MATCHES address)
       message(FATAL_ERROR "${entry} has the label sanitized, but AddressSanitizer's build leaves it out")
     endif()
-    get_test_property(${entry} LABELS labels)
-    set_tests_properties(${entry} PROPERTIES LABELS "${labels};sanitized")
+    set_property(TEST ${entry} APPEND PROPERTY LABELS sanitized)
   endforeach()
+endfunction()
+
+# lockstep_repeated(entries...): entries that CI leaves out, because an entry with the label full runs the same test cases.
+function(lockstep_repeated)
+  set_property(TEST ${ARGN} APPEND PROPERTY LABELS repeated)
+endfunction()
+
+# lockstep_not_sanitized(targets...): programs that builds with sanitizers leave out.
+function(lockstep_not_sanitized)
+  if(LOCKSTEP_SANITIZE)
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
 endfunction()
 
 # The filter for all test cases of a test that are not hidden. Catch2 tags a test case with the name of its file:

@@ -8,12 +8,14 @@ if(LOCKSTEP_LOCALEDEF AND NOT EXISTS ${LOCKSTEP_LOCALES}/de_DE.UTF-8)
 endif()
 
 # lockstep_in_german([QUICK] tests...): an entry test_x_in_german for each test.
-#   QUICK   also under ./check; otherwise only under ./check full
+#   QUICK   also under ./check; otherwise only under ./check full, and CI runs the tests in the usual locale with
+#           AddressSanitizer only
 function(lockstep_in_german)
   cmake_parse_arguments(PARSE_ARGV 0 german "QUICK" "" "")
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   if(NOT german_QUICK)
     list(APPEND folder full)
+    lockstep_sanitized(${german_UNPARSED_ARGUMENTS})
   endif()
   foreach(test IN LISTS german_UNPARSED_ARGUMENTS)
     lockstep_test_entry(${test}_in_german ${test})
