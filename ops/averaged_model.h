@@ -51,13 +51,13 @@ public:
         detail::require_averaging(options_);
     }
 
-    /// Takes the weights of `model` into the average. The first update copies them.
+    /// Updates the average with the weights of `model`. The first update copies them.
     void update(Net& model) {
         detail::average_tensors(named_tensors(net_), named_tensors(model), options_, updates_);
         ++updates_;
     }
-    /// Number of updates. Set it, to 0 or more, when the weights of a saved average have been loaded. Throws
-    /// InvalidArgument for a negative number.
+    /// Number of updates. Set it after loading the weights of a saved average. Throws InvalidArgument for a negative
+    /// number.
     std::int64_t updates() const { return updates_; }
     void set_updates(std::int64_t updates) {
         detail::require_updates(updates);

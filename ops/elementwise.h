@@ -12,8 +12,8 @@ namespace lockstep {
 // ---- elementwise ------------------------------------------------------------------------------------------------
 
 /// Inputs are broadcast (numpy's rule) and converted to their common dtype (torch.result_type). Integers wrap around in
-/// sums, differences and products; a quotient of integers is f32. Sums and products of bool are or and and; bool has no
-/// differences.
+/// sums, differences and products; a quotient of integers is f32. Sums and products of bool are "or" and "and"; bool
+/// has no differences.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -76,10 +76,10 @@ Tensor abs(const Tensor& x);
 Tensor reciprocal(const Tensor& x);
 /// 1 / sqrt(x).
 Tensor rsqrt(const Tensor& x);
-/// The largest integer up to x, and the smallest one from x.
+/// The largest integer that is not above x, and the smallest one that is not below x.
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
-/// To the nearest integer, from the middle between two to the even one.
+/// The nearest integer; halfway between two, the even one.
 Tensor round(const Tensor& x);
 /// exp(x) - 1 and log(1 + x), exact for small x.
 Tensor expm1(const Tensor& x);
@@ -89,7 +89,7 @@ Tensor erf(const Tensor& x);
 /// 1 - erf(x), exact for large x, and the inverse of erf.
 Tensor erfc(const Tensor& x);
 Tensor erfinv(const Tensor& x);
-/// The logarithm of |gamma(x)|, its derivative, and the derivative of that of order n, 0 to 30.
+/// The logarithm of |gamma(x)|, its derivative, and the n-th derivative of digamma; n is 0 to 30.
 Tensor lgamma(const Tensor& x);
 Tensor digamma(const Tensor& x);
 Tensor polygamma(int n, const Tensor& x);
@@ -108,7 +108,7 @@ Tensor cosh(const Tensor& x);
 Tensor asinh(const Tensor& x);
 Tensor acosh(const Tensor& x);
 Tensor atanh(const Tensor& x);
-/// The integer next to x towards zero, and the rest of x.
+/// x rounded towards 0, and x minus that.
 Tensor trunc(const Tensor& x);
 Tensor frac(const Tensor& x);
 /// The exact remainder of x / divisor, with the sign of x; NaN if the divisor is 0, which with integers is an error
@@ -135,14 +135,14 @@ Tensor atan2(const Tensor& y, const Tensor& x);
 Tensor hypot(const Tensor& a, const Tensor& b);
 /// a with the sign of b. The tensors are broadcast and converted as by `div`.
 Tensor copysign(const Tensor& a, const Tensor& b);
-/// The larger and the smaller number, and the other one if one is NaN (`maximum` returns NaN). The tensors are
+/// The larger and the smaller number; if one is NaN, the other one (`maximum` returns NaN). The tensors are
 /// broadcast and converted as by `div`.
 Tensor fmax(const Tensor& a, const Tensor& b);
 Tensor fmin(const Tensor& a, const Tensor& b);
 /// Rounding of a quotient: towards 0, or down.
 enum class RoundingMode : std::uint8_t { trunc, floor };
-/// a / b, rounded. The tensors are broadcast and converted as by `add`. A quotient of integers is an integer; a divisor
-/// of 0 is an error then, which the first read of the result throws. The gradient is 0.
+/// a / b, rounded. The tensors are broadcast and converted as by `add`. A quotient of integers is an integer; then a
+/// divisor of 0 is an error, which the first read of the result throws. The gradient is 0.
 Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding_mode);
 Tensor div(const Tensor& a, Scalar b, RoundingMode rounding_mode);
 /// div(a, b, RoundingMode::floor). Not differentiable.
@@ -190,7 +190,7 @@ Tensor tanhshrink(const Tensor& x);
 Tensor logit(const Tensor& x, std::optional<double> eps = std::nullopt);
 /// log(exp(a) + exp(b)), without overflow; the tensors are broadcast.
 Tensor logaddexp(const Tensor& a, const Tensor& b);
-/// The same of powers of 2: log2(2^a + 2^b).
+/// log2(2^a + 2^b), without overflow; the tensors are broadcast.
 Tensor logaddexp2(const Tensor& a, const Tensor& b);
 /// a log(b), and 0 where a is 0 unless b is NaN; the tensors are broadcast.
 Tensor xlogy(const Tensor& a, const Tensor& b);
@@ -207,7 +207,7 @@ Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> posinf 
 /// 0 where x is negative, 1 where it is positive, `values` where it is 0; NaN remains. The tensors are broadcast and
 /// converted as by `add`. Not differentiable.
 Tensor heaviside(const Tensor& x, const Tensor& values);
-/// Angles in degrees as radians, and the reverse.
+/// Degrees to radians, and radians to degrees.
 Tensor deg2rad(const Tensor& x);
 Tensor rad2deg(const Tensor& x);
 /// Whether |a - b| <= atol + rtol |b|, as bool; equal infinities are close, and NaN only if `equal_nan`. The tensors

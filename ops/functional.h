@@ -110,8 +110,8 @@ ValuesAndIndices kthvalue(const Tensor& x, std::int64_t k, int dim = -1, bool ke
 /// The middle element along `dim`, the smaller one of two, and its index (i64); NaN if there is one. Any
 /// dtype.
 ValuesAndIndices median(const Tensor& x, int dim, bool keepdim = false);
-/// The number below which a part `q` of the elements along `dim` is, interpolated between two elements; NaN if there is
-/// one. f32 or f64.
+/// The q-quantile of the elements along `dim`, interpolated linearly between two elements; NaN if there is one. f32 or
+/// f64.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 /// log(sum(exp(x))) over `dims`, without overflow. Integers and bool are converted to f32.
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
@@ -169,7 +169,7 @@ Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1,
 Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// Sums of products over the last dimension of both: (..., K) and (.., K) give (..., ..). torch.inner.
 Tensor inner(const Tensor& a, const Tensor& b);
-/// dot, by its other name for real numbers.
+/// The same as dot: real numbers have no conjugates.
 Tensor vdot(const Tensor& a, const Tensor& b);
 /// Sums of products over the last `dims` dimensions of a and the first ones of b.
 Tensor tensordot(const Tensor& a, const Tensor& b, int dims = 2);
@@ -281,7 +281,7 @@ struct ScaleFactor {
     constexpr ScaleFactor(double depth, double height, double width) : d(depth), h(height), w(width) {}
 };
 
-/// Interpolation between the elements of an image.
+/// How interpolate computes values between elements.
 enum class InterpolateMode : std::uint8_t {
     nearest,
     nearest_exact,  ///< the nearest element, where `nearest` rounds positions down
@@ -314,7 +314,7 @@ struct InterpolateOptions {
 /// scale_factor), ... torch.nn.functional.interpolate.
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
 
-/// Values between the pixels of an image, and outside of it.
+/// Values outside of the image.
 enum class GridSamplePadding : std::uint8_t {
     zeros,
     border,     ///< the nearest pixel

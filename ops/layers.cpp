@@ -276,8 +276,8 @@ Tensor Dropout2d::forward(const Tensor& x) const {
     return dropout2d(x, p, training);
 }
 
-MaxPool2d::MaxPool2d(Pair window, std::optional<Pair> step, Pair pad, bool with_rest)
-    : kernel_size(window), stride(step.value_or(window)), padding(pad), ceil_mode(with_rest) {
+MaxPool2d::MaxPool2d(Pair window, std::optional<Pair> step, Pair pad, bool round_up)
+    : kernel_size(window), stride(step.value_or(window)), padding(pad), ceil_mode(round_up) {
     require_pair("MaxPool2d", "kernel_size", kernel_size, 1);
     require_pair("MaxPool2d", "stride", stride, 1);
     require_pair("MaxPool2d", "padding", padding, 0);

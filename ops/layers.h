@@ -309,9 +309,9 @@ struct Dropout2d : PlainLayer {
     void describe(Signature& signature) const { signature.add(p); }
 };
 
-/// torch.nn.MaxPool2d; the stride defaults to the window. `with_rest` is ceil_mode.
+/// torch.nn.MaxPool2d; the stride defaults to the window. `round_up` is ceil_mode.
 struct MaxPool2d : PlainLayer {
-    explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool with_rest = false);
+    explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool round_up = false);
 
     Pair kernel_size, stride, padding;
     bool ceil_mode;

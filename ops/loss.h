@@ -42,8 +42,8 @@ private:
     std::vector<Term> terms_;
 };
 
-// `elements` of a loss returns what is reduced (reduction="none" of PyTorch), in the dtype of the input: the loss of
-// every element, row or position. Weights of rows or a focal loss are products with it:
+// `elements` of a loss returns the loss of every element, row or position, in the dtype of the input: reduction="none"
+// of PyTorch. Multiply it for weights of rows or a focal loss:
 //
 //     const auto loss = [&](const ls::Tensor& output, const ls::Tensor& target) {
 //         const ls::Tensor e = ls::cross_entropy.elements(output, target);

@@ -1,5 +1,5 @@
-// Activation checkpointing: a part of forward keeps its arguments instead of its activations, and runs again when
-// backward needs these.
+// Activation checkpointing: a part of forward stores its arguments instead of its activations, and runs again when
+// backward needs the activations.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace detail {
 
 class CheckpointedCall;
 
-/// While an instance lives, tensors that functions save for backward are not kept: `again` computes them.
+/// While an instance exists, tensors that functions save for backward are not stored: `again` computes them.
 class FirstRun {
 public:
     using Part = std::function<void(const std::vector<Tensor>& arguments)>;
@@ -54,7 +54,7 @@ const Kept& given_argument(const std::vector<Tensor>&, const Kept& kept) {
     return kept;
 }
 
-/// Whether it lists members or has a `forward`, so that it is referred to, not copied.
+/// A type that lists members or has a `forward`. Such a part is referenced, not copied.
 template <class Part>
 concept IsModule = requires {
     &Part::forward;
@@ -82,9 +82,10 @@ struct PartCall {
 
 }  // namespace detail
 
-/// part(arguments...), or part.forward(arguments...), with less memory: the activations of `part` are not kept for
-/// backward, which runs `part` again with the same arguments. Memory that backward then needs is that of one part; the
-/// time of a step grows by the forward of the parts. torch.utils.checkpoint.checkpoint with use_reentrant = False.
+/// part(arguments...), or part.forward(arguments...), with less memory: the activations of `part` are not stored for
+/// backward, which runs `part` again with the same arguments. Backward needs memory for the activations of one part at
+/// a time, and a step takes longer by a second forward of the parts. torch.utils.checkpoint.checkpoint with
+/// use_reentrant = False.
 ///
 ///     ls::Tensor forward(ls::Tensor x) {
 ///         for (Block& block : blocks) x = ls::checkpointed(block, x);
@@ -93,17 +94,16 @@ struct PartCall {
 ///
 /// Results and gradients have the same bits as without it, in steps of wrappers on any number of devices and for plain
 /// modules. Random numbers are repeated, running statistics are updated once, and parts may be nested. `part` is a
-/// module, which must exist until backward has run, or a function object, which is copied: a lambda captures by value
-/// what does not exist until then. Arguments are tensors, which must not be written until backward, and values, which
-/// are copied. `part` must make the same calls in both runs: backward throws InvalidArgument if it saves other tensors,
-/// or reads a tensor that was written after the first run. It calls no backward() or grad() on functions that it
+/// module, which must exist until backward has run, or a function object, which is copied: a lambda must capture local
+/// variables by value. Arguments are tensors, which must not be written before backward, and values, which are copied.
+/// `part` must make the same calls in both runs: backward throws InvalidArgument if it saves other tensors, or reads a
+/// tensor that was written after the first run. `part` must not call backward() or grad() on functions that it
 /// contains.
 template <class Part, class... Arguments>
 decltype(auto) checkpointed(Part&& part, Arguments&&... arguments) {
     constexpr bool is_module = detail::IsModule<std::remove_cvref_t<Part>>;
-    static_assert(
-        std::is_lvalue_reference_v<Part> || !is_module,
-        "checkpointed refers to the module until backward has run; expected one with a name, such as a member");
+    static_assert(std::is_lvalue_reference_v<Part> || !is_module,
+                  "checkpointed refers to the module until backward has run; expected an lvalue, such as a member");
     using Held = std::conditional_t<is_module, Part, std::decay_t<Part>>;
     std::vector<Tensor> tensors;
     auto kept = std::tuple{detail::kept_argument(tensors, std::forward<Arguments>(arguments))...};

@@ -25,7 +25,7 @@ namespace lockstep {
 /// - OMP_THREAD_LIMIT: at most this share, unless `bind_cores` is off.
 /// - LOCKSTEP_CPU_DEVICES: 1 on a host without GPUs, unless it or CUDA_VISIBLE_DEVICES is set.
 ///
-/// Standard streams of this process that are closed are opened on /dev/null.
+/// Closed standard streams of this process are opened on /dev/null.
 ///
 /// Standard input is empty. Standard output is inherited unless it is redirected to a file or prefixed. A free port is
 /// bound by this process, without listening, until the attempt has ended, so that the system assigns it to no other
@@ -71,9 +71,9 @@ void launch(int processes, const Function& function, const Arguments&... argumen
     detail::require_success(launch(options));
 }
 
-/// Opens standard streams that are closed on /dev/null. A program that may be started without them, as by cron, calls
-/// it first: otherwise the next files that it opens get their descriptors, and everything that it prints. `launch`,
-/// process groups, checkpoints and logs call it.
+/// Opens closed standard streams on /dev/null. Call it first in a program that may be started without them, for example
+/// by a daemon: otherwise the next files that the program opens get their descriptors, and the text that it prints.
+/// `launch`, process groups, checkpoints and logs call it.
 void open_standard_streams() noexcept;
 
 /// Number of ranks for a host: from a number, "gpu" (one per GPU), "cpu" (one per core), or "auto". "auto" is one per

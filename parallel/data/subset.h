@@ -32,7 +32,7 @@ struct RowOfPart {
     std::size_t part;
     std::int64_t row;
 };
-/// The number of rows up to the end of each part. Throws InvalidArgument for an empty list and a negative size.
+/// Cumulative numbers of rows: the end of each part. Throws InvalidArgument for an empty list and a negative size.
 std::vector<std::int64_t> ends_of_parts(const std::vector<std::int64_t>& sizes);
 RowOfPart row_of_part(const std::vector<std::int64_t>& ends, std::int64_t row);
 /// Throws InvalidArgument if the parts of a ConcatDataset have different rows.
@@ -113,7 +113,8 @@ std::vector<Subset<Data>> random_split(Data data, std::initializer_list<Number> 
 }
 
 /// torch.utils.data.ConcatDataset: the rows of several datasets of one type, one dataset after another. All must have
-/// rows of equal shapes and dtypes. The RowContext of a row has its number among all rows. Copies share the datasets.
+/// rows of equal shapes and dtypes. The RowContext of a row has its number in the whole dataset.
+/// Copies share the datasets.
 template <class Data>
 class ConcatDataset {
     static_assert(RowReader<Data> || Dataset<Data>,
