@@ -91,15 +91,11 @@ Tensor pad(const Tensor& given, const std::vector<std::int64_t>& pad, double val
     const Tensor& x = call[0];
     const auto pairs = static_cast<int>(pad.size() / 2);
     if (pad.size() % 2 != 0)
-        throw InvalidArgument(
-            fmt::format("pad: padding length must be divisible by 2, but {} numbers are given; expected two numbers "
-                        "per dimension, before and after, from the last dimension on",
-                        pad.size()));
+        throw InvalidArgument(fmt::format(
+            "pad: {} numbers; expected two per dimension, before and after, from the last dimension on", pad.size()));
     if (pairs > x.dims())
-        throw InvalidArgument(
-            fmt::format("pad: padding length should be less than or equal to two times the input dimension, but {} "
-                        "numbers are given for input {}; expected at most two numbers per dimension",
-                        pad.size(), x.shape().str()));
+        throw InvalidArgument(fmt::format("pad: {} numbers for input {}; expected at most two per dimension",
+                                          pad.size(), x.shape().str()));
     Shape before = x.shape(), shape = x.shape();
     for (int i = 0; i < before.dims(); ++i) before[i] = 0;
     bool any = false;

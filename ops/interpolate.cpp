@@ -46,13 +46,13 @@ double step_of(const InterpolateOptions& options, const Extent& extent) {
 void check_options(const InterpolateOptions& options, const Tensor& x) {
     if (x.dims() < 3 || x.dims() > 5)
         throw InvalidArgument(
-            fmt::format("{}: input has {} dimensions, {}; expected (N, C, L), (N, C, H, W) or (N, C, "
-                        "D, H, W)",
+            fmt::format("{}: input has {} dimensions, {}; expected (N, C, L), (N, C, H, W) or "
+                        "(N, C, D, H, W)",
                         function_name, x.dims(), x.shape().str()));
     if (options.size && options.scale_factor)
-        throw InvalidArgument("interpolate: only one of size or scale_factor should be defined; expected exactly one");
+        throw InvalidArgument("interpolate: both size and scale_factor are given; expected one of them");
     if (!options.size && !options.scale_factor)
-        throw InvalidArgument("interpolate: either size or scale_factor should be defined; expected exactly one");
+        throw InvalidArgument("interpolate: neither size nor scale_factor is given; expected one of them");
     const InterpolateMode mode = options.mode;
     const int dims = mode == InterpolateMode::linear                                         ? 3
                      : mode == InterpolateMode::bilinear || mode == InterpolateMode::bicubic ? 4
@@ -65,8 +65,8 @@ void check_options(const InterpolateOptions& options, const Tensor& x) {
                         function_name, x.shape().str(), x.dims()));
     if (options.align_corners && (is_nearest(mode) || mode == InterpolateMode::area))
         throw InvalidArgument(
-            "interpolate: align_corners option can only be set with the interpolating modes; expected "
-            "linear, bilinear, bicubic or trilinear");
+            "interpolate: align_corners is set for a mode that does not interpolate; expected linear, bilinear, "
+            "bicubic or trilinear");
     // Images of more than 2^20 pixels along a dimension are mistakes, and sizes would overflow.
     const auto usable = [](double factor) { return factor > 0 && factor <= 0x1p20; };
     const auto& scale = options.scale_factor;
@@ -191,12 +191,12 @@ Tensor interpolate(const Tensor& given, const InterpolateOptions& options) {
         extents[0] = extent_of(x.size(2), size ? Size(size->d) : Size(), scale ? Factor(scale->d) : Factor());
     extents[1] = extent_of(x.size(-2), size ? Size(size->h) : Size(), scale ? Factor(scale->h) : Factor());
     extents[2] = extent_of(x.size(-1), size ? Size(size->w) : Size(), scale ? Factor(scale->w) : Factor());
+    const std::int64_t depth = extents[0].out, height = extents[1].out, width = extents[2].out;
     for (const Extent& extent : extents)
         if (extent.in < 1 || extent.out < 1)
             throw InvalidArgument(fmt::format(
-                "interpolate: input and output sizes should be greater than 0, but got input (H: {}, W: {}) "
-                "output (H: {}, W: {}); expected a larger size or scale_factor",
-                extents[1].in, extents[2].in, extents[1].out, extents[2].out));
+                "interpolate: input {} and size {}; expected at least one element along every dimension",
+                x.shape().str(), (x.dims() == 5 ? Shape{depth, height, width} : Shape{height, width}).str()));
     const auto out = [&](int dim) { return static_cast<int>(extents[static_cast<std::size_t>(dim)].out); };
     switch (options.mode) {
         case InterpolateMode::area:

@@ -202,7 +202,7 @@ void Engine::set_reduction_hook(ReductionHook hook) {
         throw InvalidArgument(
             "a communication hook requires several processes; expected a DistributedDataParallel of more than one "
             "rank");
-    if (ranks.hook()) throw InvalidArgument("register_comm_hook can only be called once");
+    if (ranks.hook()) throw InvalidArgument("register_comm_hook: called a second time; expected one hook");
     if (traces() > 0)
         throw InvalidArgument(
             "register_comm_hook: training has begun; expected a call before the first forward or step");

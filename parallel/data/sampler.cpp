@@ -26,8 +26,7 @@ DistributedSampler::DistributedSampler(std::int64_t length, int replicas, int ra
         throw InvalidArgument(
             fmt::format("DistributedSampler: {} replicas; expected the world size, 1 or more", replicas));
     if (rank < 0 || rank >= replicas)
-        throw InvalidArgument(fmt::format("DistributedSampler: Invalid rank {}, rank should be in the interval [0, {}]",
-                                          rank, replicas - 1));
+        throw InvalidArgument(fmt::format("DistributedSampler: rank is {}; expected 0 to {}", rank, replicas - 1));
     if (options.drop_last && !options.pad)
         throw InvalidArgument("DistributedSampler: drop_last and pad = false; expected at most one of them");
 }
@@ -81,9 +80,7 @@ std::vector<std::int64_t> DistributedSampler::global_indices(std::uint64_t epoch
 namespace {
 
 void require_samples(const char* who, std::int64_t samples) {
-    if (samples < 1)
-        throw InvalidArgument(
-            fmt::format("{}: num_samples should be a positive integer value, but got num_samples={}", who, samples));
+    if (samples < 1) throw InvalidArgument(fmt::format("{}: num_samples is {}; expected 1 or more", who, samples));
 }
 
 /// Efraimidis and Spirakis (2006): the `count` rows whose log(u) / weight are the largest, in that order.
@@ -185,8 +182,7 @@ BatchSampler::BatchSampler(AnySampler sampler, std::int64_t batch_size, bool dro
     if (!sampler_ || sampler_.is_batching())
         throw InvalidArgument("BatchSampler: the sampler makes batches or is empty; expected a sampler of rows");
     if (batch_size < 1)
-        throw InvalidArgument(fmt::format(
-            "BatchSampler: batch_size should be a positive integer value, but got batch_size={}", batch_size));
+        throw InvalidArgument(fmt::format("BatchSampler: batch_size is {}; expected 1 or more", batch_size));
 }
 
 std::int64_t BatchSampler::size() const {

@@ -30,9 +30,8 @@ std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_ran
             of_rank_0.mark != Fingerprint::true_mark ? 0 : rank);
     if (fingerprint.program != of_rank_0.program)
         return fmt::format(
-            "rank {} does not compute gradients of the same parameters as rank 0, or not in the same way, or has "
-            "another optimizer; forward must use the same parameters on all ranks, and the optimizers must update the "
-            "same ones",
+            "rank {} and rank 0 compute gradients of different parameters, compute them in different ways or have "
+            "different optimizers; expected the same on all ranks",
             rank);
     return {};
 }
