@@ -1,6 +1,8 @@
-// Random tensors: distributions, the counters by which elements are drawn, dtypes, gradients and errors.
+// Random tensors: distributions, the counters by which elements are drawn, dtypes, gradients and errors. Random
+// categories, integers and permutations.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <set>
 #include <vector>
@@ -374,4 +376,49 @@ TEST_CASE("Autocast leaves random tensors in the dtype of their input") {
              {rand_like(x), randn_like(x), bernoulli(x), bernoulli(x, 0.5), normal(x, x), normal(x, 2), normal(2, x)})
             CHECK(y.dtype() == dtype);
     }
+}
+
+TEST_CASE("multinomial draws categories by their weights") {
+    manual_seed(3);
+    const std::int64_t rows = 4000;
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        const Tensor weights = Tensor::from(std::vector<float>{1, 0, 2, 5}, {4}, device).expand({rows, 4}).clone();
+        const Tensor once = multinomial(weights, 1), many = multinomial(weights, 3),
+                     again = multinomial(weights, 6, true);
+        CHECK(once.shape() == Shape{rows, 1});
+        CHECK(again.shape() == Shape{rows, 6});
+        for (const Tensor& drawn : {once, again}) {
+            const std::vector<std::int64_t> counts = bincount(drawn.flatten(), {}, 4).to_vector<std::int64_t>();
+            const auto all = static_cast<double>(drawn.numel());
+            CHECK(counts[1] == 0);
+            CHECK(static_cast<double>(counts[0]) / all == Approx(1.0 / 8).margin(0.03));
+            CHECK(static_cast<double>(counts[2]) / all == Approx(2.0 / 8).margin(0.03));
+            CHECK(static_cast<double>(counts[3]) / all == Approx(5.0 / 8).margin(0.03));
+        }
+        // Without replacement, the three categories with weight in some order.
+        CHECK(all(eq(sum(many, 1), 5)).item() == 1);
+        CHECK(all(ne(many, 1)).item() == 1);
+        CHECK(multinomial(weights.select(0, 0), 2).shape() == Shape{2});
+    }
+    CHECK_THROWS_AS(multinomial(Tensor::ones({3}), 4), InvalidArgument);
+    CHECK_THROWS_AS(multinomial(Tensor::ones({3}), 0), InvalidArgument);
+    CHECK_THROWS_AS(multinomial(Tensor::ones({2, 2, 2}), 1), InvalidArgument);
+}
+
+TEST_CASE("randint and randperm") {
+    manual_seed(4);
+    const Tensor dice = Tensor::randint(1, 7, {6000});
+    CHECK(dice.dtype() == DType::i64);
+    CHECK(amin(dice).item() == 1);
+    CHECK(amax(dice).item() == 6);
+    for (const std::int64_t count : bincount(dice - 1).to_vector<std::int64_t>()) CHECK(std::abs(count - 1000) < 150);
+    CHECK(Tensor::randint(-5, -4, {2, 3}, DType::f32).to_vector<float>() == std::vector<float>(6, -5));
+    const std::int64_t least = std::numeric_limits<std::int64_t>::min(),
+                       most = std::numeric_limits<std::int64_t>::max();
+    CHECK(amin(Tensor::randint(least, most, {100})).item() < -0x1p60);
+    CHECK_THROWS_AS(Tensor::randint(3, 3, {1}), InvalidArgument);
+    const Tensor order = Tensor::randperm(100);
+    CHECK(sort(order).values.to_vector<std::int64_t>() == Tensor::arange(100, DType::i64).to_vector<std::int64_t>());
+    CHECK_FALSE(order.to_vector<std::int64_t>() == Tensor::arange(100, DType::i64).to_vector<std::int64_t>());
+    CHECK(Tensor::randperm(0).numel() == 0);
 }

@@ -82,6 +82,8 @@ TEST_CASE("factories") {
     CHECK(Tensor::linspace(0, 1, 1).to_vector<float>() == Floats{0});
     CHECK(Tensor::linspace(0, 1, 0).numel() == 0);
     CHECK(Tensor::linspace(0.1, 0.7, 50, DType::f64).to_vector<double>().back() == 0.7);
+    CHECK(Tensor::logspace(-1, 2, 4).to_vector<float>() == Floats{0.1f, 1, 10, 100});
+    CHECK(Tensor::logspace(0, 3, 4, 2).to_vector<float>() == Floats{1, 2, 4, 8});
     CHECK(Tensor::eye(2).to_vector<float>() == Floats{1, 0, 0, 1});
     CHECK(Tensor::eye(2, 3, DType::bf16).to(DType::f32).to_vector<float>() == Floats{1, 0, 0, 0, 1, 0});
     CHECK(Tensor::eye(0).shape() == Shape{0, 0});
