@@ -1,5 +1,4 @@
-// Errors that tracing would freeze or lose silently: options of layers, numbers that forward and the loss read, and
-// layers that the model does not list.
+// Host state that tracing would freeze silently: options of layers, and numbers that forward and the loss read.
 #include <array>
 #include <functional>
 #include <map>
@@ -8,11 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/sgd.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/messages.h"
-#include "lockstep/tests/fixtures/nets.h"
+#include "lockstep/tests/fixtures/one_batch.h"
 
 namespace ls = lockstep;
 using namespace lockstep::test;
@@ -23,26 +26,6 @@ constexpr const char* advice =
     "; numbers and flags that they read are frozen when they are traced: use a tensor, an argument or a by-value "
     "capture of the loss";
 
-struct Plain {
-    ls::Linear a{4, 4};
-    double scale = 1;
-    LOCKSTEP_MEMBERS(a)
-    ls::Tensor forward(const ls::Tensor& x) { return a(x) * scale; }
-};
-
-template <class ConvNet>
-struct Run {
-    ls::DataParallel<ConvNet> model;
-    ls::SGD sgd{model, {.lr = 0.01}};
-    ls::Tensor x = ls::Tensor::randn({8, 4}), y = ls::Tensor::randn({8, 4});
-    explicit Run(ConvNet net, int count = 3) : model(std::move(net), cpu_devices(count)) {}
-    template <class Loss>
-    void step(const Loss& loss) {
-        model.step(sgd, x, y, loss);
-    }
-    void step() { step(ls::mse_loss); }
-};
-
 template <class Action>
 std::string refused(const Action& action) {
     const std::string text = message_of<ls::InvalidArgument>(action);
@@ -50,12 +33,10 @@ std::string refused(const Action& action) {
     return text;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("a captured reference that changes is rejected by the first repeat, with the record and both values") {
-    Run run(Plain{});
+    OneBatch run(Plain{});
     double beta = 1;
     const auto loss = [&beta](const ls::Tensor& output, const ls::Tensor& target) {
         return ls::mean_loss(ls::square(output - target) * beta);
@@ -64,8 +45,8 @@ TEST_CASE("a captured reference that changes is rejected by the first repeat, wi
     beta = 0.5;
     const std::string text = refused([&] { run.step(loss); });
     INFO(text);
-    CHECK(has(text, "forward or loss changed for shards of input shape (3, 4): record "));
-    CHECK(has(text, "had the attributes (1, 0) and has (0.5, 0)"));
+    CHECK(contains(text, "forward or loss changed for shards of input shape (3, 4): record "));
+    CHECK(contains(text, "had the attributes (1, 0) and has (0.5, 0)"));
     CHECK(run.model.engine().steps_done() == 1);
     refused([&] { run.step(loss); });  // until it is restored
     beta = 1;
@@ -75,7 +56,7 @@ TEST_CASE("a captured reference that changes is rejected by the first repeat, wi
 }
 
 TEST_CASE("a captured value that changes is another loss") {
-    Run run(Plain{}, 1);
+    OneBatch run(Plain{}, 1);
     const auto with = [](double beta) {
         return [beta](const ls::Tensor& output, const ls::Tensor& target) {
             return ls::mean_loss(ls::square(output - target) * beta);
@@ -93,7 +74,7 @@ TEST_CASE("a captured value that changes is another loss") {
 
 TEST_CASE("a loss whose captures own memory is another loss when their contents change") {
     const auto check = [](const auto& with) {
-        Run run(Plain{}, 3);
+        OneBatch run(Plain{}, 3);
         run.sgd.set_lr(0);
         const double one = run.model.step(run.sgd, run.x, run.y, with(1.0)).item();
         CHECK(one > 0);
@@ -135,7 +116,7 @@ TEST_CASE("a loss whose captures own memory is another loss when their contents 
 }
 
 TEST_CASE("microbatches of a loss whose captures own memory") {
-    Run run(Plain{}, 3);
+    OneBatch run(Plain{}, 3);
     run.sgd.set_lr(0);
     const auto step = [&](double beta, int parts) {
         return run.model
@@ -154,7 +135,7 @@ TEST_CASE("microbatches of a loss whose captures own memory") {
 }
 
 TEST_CASE("captured tensors and small functions identify a loss") {
-    Run run(Plain{}, 1);
+    OneBatch run(Plain{}, 1);
     const ls::Tensor weight = ls::Tensor::full({4}, 2);
     const std::function<ls::Loss(const ls::Tensor&, const ls::Tensor&)> small = ls::mse_loss;
     for (int i = 0; i < 5; ++i) {
@@ -181,7 +162,7 @@ TEST_CASE("only repeats 1, 2, 3, 10 and 100 call forward again") {
     int calls = 0;
     Counted net;
     net.calls = &calls;
-    Run run(net, 2);
+    OneBatch run(net, 2);
     std::vector<int> at;
     for (int repeat = 0; repeat <= 101; ++repeat) {
         const int before = calls;
@@ -202,7 +183,7 @@ struct Cut {
 }  // namespace
 
 TEST_CASE("members that forward reads: a number, a flag that only gradients show, later repeats, other programs") {
-    Run run(Plain{});
+    OneBatch run(Plain{});
     const auto train = [&] { run.step(); };
     const auto in_parts = [&] { run.model.step(run.sgd, run.x, run.y, ls::mse_loss, {.accumulation_steps = 2}); };
     const auto forward = [&] { (void)run.model(run.x); };
@@ -214,15 +195,15 @@ TEST_CASE("members that forward reads: a number, a flag that only gradients show
                                               std::function<void()>(forward), std::function<void()>(evaluate)}) {
         for (int i = 0; i < 10; ++i) call();
         run.model->scale = 2;  // repeat 10 is checked
-        CHECK(has(refused(call), "had the attributes (1, 0) and has (2, 0)"));
+        CHECK(contains(refused(call), "had the attributes (1, 0) and has (2, 0)"));
         run.model->scale = 1;
         call();
     }
     const auto steps = run.model.engine().steps_done();
-    Run other(Cut{});
+    OneBatch other(Cut{});
     other.step();
     other.model->cut = true;
-    CHECK(has(refused([&] { other.step(); }), "gradients are propagated differently"));
+    CHECK(contains(refused([&] { other.step(); }), "gradients are propagated differently"));
     CHECK(run.model.engine().steps_done() == steps);
 }
 
@@ -247,17 +228,17 @@ TEST_CASE("random numbers of the host are frozen, and rejected when they lead to
     std::vector<std::vector<float>> next;
     for (const int steps : {1, 4}) {
         ls::manual_seed(5);
-        Run built(Building{});
+        OneBatch built(Building{});
         for (int i = 0; i < steps; ++i) built.step();
         next.push_back(ls::Tensor::randn({4}).to_vector<float>());
     }
     CHECK(next[0] == next[1]);
 
-    Run skipping(Skipping{}, 1);
+    OneBatch skipping(Skipping{}, 1);
     const std::string skipped = message_of<ls::InvalidArgument>([&] {
         for (int i = 0; i < 200; ++i) skipping.step();
     });
-    CHECK(has(skipped, "record 1 was "));
+    CHECK(contains(skipped, "record 1 was "));
 }
 
 namespace {
@@ -273,7 +254,7 @@ struct FrozenNorm {
 TEST_CASE("tracing again does not change masks, running statistics, hooks or replicas") {
     ls::manual_seed(6);
     const FrozenNorm net;
-    Run often(net), once(net);
+    OneBatch often(net), once(net);
     once.x = often.x;
     once.y = often.y;
     int hooks = 0;
@@ -344,206 +325,4 @@ TEST_CASE("options of layers are part of the key, also in lists and custom struc
     another([&] { model->drops[1].p = 0.5; });
     another([&] { model->pool.stride = 1; }, false);
     another([&] { model->own.slope = 2; });
-}
-
-namespace {
-
-ls::Linear& forgotten_layer() {
-    static ls::Linear layer{4, 4};
-    return layer;
-}
-
-struct Lacking {
-    ls::Linear a{4, 4}, b{4, 4};
-    LOCKSTEP_MEMBERS(a)
-    ls::Tensor forward(const ls::Tensor& x) { return b(a(x)); }
-};
-struct Block {
-    ls::Conv2d conv{1, 4, {1, 4}}, listed{4, 4, 1};
-    LOCKSTEP_MEMBERS(listed)
-    ls::Tensor forward(const ls::Tensor& x) { return listed(conv(x)); }
-};
-struct Nested {
-    Block block;
-    ls::Linear a{4, 4};
-    LOCKSTEP_MEMBERS(block, a)
-    ls::Tensor forward(const ls::Tensor& x) { return a(block.forward(x.reshape({-1, 1, 1, 4})).flatten(1)); }
-};
-struct WithGlobal {
-    ls::Linear a{4, 4};
-    LOCKSTEP_MEMBERS(a)
-    ls::Tensor forward(const ls::Tensor& x) { return forgotten_layer()(a(x)); }
-};
-
-}  // namespace
-
-TEST_CASE("a layer that the model does not list is rejected by step and forward") {
-    constexpr const char* said =
-        " requires a gradient and is not a parameter of the model; list its layer in LOCKSTEP_MEMBERS, or detach() it";
-    const auto check = [&](auto net, const std::string& call, const std::string& shape) {
-        for (const int count : {1, 2}) {
-            Run run(net, count);
-            const std::string text = message_of<ls::InvalidArgument>([&] { run.step(); });
-            INFO(text);
-            CHECK((text == call + ": a tensor of shape (4,)" + said ||
-                   text == call + ": a tensor of shape " + shape + said));
-            CHECK(message_of<ls::InvalidArgument>([&] { (void)run.model(run.x); }) == text);
-            CHECK(run.model.engine().steps_done() == 0);
-            const ls::NoGrad no_grad;
-            CHECK(run.model(run.x).shape() == ls::Shape{8, 4});
-        }
-    };
-    check(Lacking{}, "linear", "(4, 4)");
-    check(Nested{}, "conv2d", "(4, 1, 1, 4)");
-    check(WithGlobal{}, "linear", "(4, 4)");
-}
-
-namespace {
-
-struct UnlistedNorm {
-    ls::Linear a{4, 4};
-    ls::BatchNorm2d norm{4, {.affine = false}};
-    LOCKSTEP_MEMBERS(a)
-    ls::Tensor forward(const ls::Tensor& x) { return norm(a(x).reshape({-1, 4, 1, 1})).flatten(1); }
-};
-template <class Drop>
-struct UnlistedDropout {
-    ls::Linear a{4, 4};
-    Drop drop{0.5};
-    LOCKSTEP_MEMBERS(a)
-    ls::Tensor forward(const ls::Tensor& x) { return drop(a(x)); }
-};
-struct HalfListed {
-    ls::Linear a{4, 4};
-    ls::Dropout listed{0.5}, drop{0.5};
-    LOCKSTEP_MEMBERS(a, listed)
-    ls::Tensor forward(const ls::Tensor& x) { return drop(listed(a(x))); }
-};
-struct Copying {
-    ls::Linear a{4, 4};
-    std::vector<ls::Dropout> drops{ls::Dropout(0.5), ls::Dropout(0.5)};
-    LOCKSTEP_MEMBERS(a, drops)
-    ls::Tensor forward(const ls::Tensor& x) {
-        ls::Tensor y = a(x);
-        for (const auto drop : drops) y = drop(y);  // NOLINT(performance-for-range-copy)
-        return y;
-    }
-};
-
-}  // namespace
-
-TEST_CASE("running statistics of a layer that the model does not list are rejected, in every mode") {
-    Run run(UnlistedNorm{}, 2);
-    const std::string said = "batch_norm_update_running: a tensor of shape (4,)";
-    const std::string advised =
-        " is updated and is not a buffer of the model; list its layer in LOCKSTEP_MEMBERS, or put the layer in "
-        "evaluation mode";
-    const auto check = [&](const std::function<void()>& call) {
-        const std::string text = message_of<ls::InvalidArgument>(call);
-        INFO(text);
-        CHECK(has(text, said));
-        CHECK(has(text, advised));
-    };
-    for (const bool training : {true, false}) {
-        run.model.train(training);
-        check([&] { run.step(); });
-        check([&] { (void)run.model(run.x); });
-        check([&] {
-            const ls::NoGrad no_grad;
-            (void)run.model(run.x);
-        });
-    }
-    CHECK(run.model.engine().steps_done() == 0);
-    CHECK(run.model->norm.running_mean->tensor().to_vector<float>() == std::vector<float>(4, 0));
-    ls::set_training(run.model->norm, false);
-    run.step();
-    CHECK(run.model.engine().steps_done() == 1);
-}
-
-TEST_CASE("a dropout layer that eval() does not reach is rejected") {
-    const std::string advised =
-        ": the layer is in training mode, but no module that the model lists is; list it in LOCKSTEP_MEMBERS, so that "
-        "train() and eval() set its mode";
-    const auto rejected = [&](auto& run, const std::string& layer) {
-        CHECK(message_of<ls::InvalidArgument>([&] { (void)run.model(run.x); }) == layer + advised);
-        CHECK(message_of<ls::InvalidArgument>([&] {
-                  const ls::NoGrad no_grad;
-                  (void)run.model(run.x);
-              }) == layer + advised);
-    };
-    Run one(UnlistedDropout<ls::Dropout>{}, 2);
-    rejected(one, "Dropout");
-    CHECK(message_of<ls::InvalidArgument>([&] { one.step(); }) == "Dropout" + advised);
-    Run maps(UnlistedDropout<ls::Dropout2d>{}, 2);
-    rejected(maps, "Dropout2d");
-
-    Run half(HalfListed{}, 2);
-    half.step();
-    half.model.eval();
-    rejected(half, "Dropout");
-    half.model->listed.training = true;  // Monte Carlo dropout
-    (void)half.model(half.x);
-
-    Run copying(Copying{}, 2);
-    copying.step();
-    copying.model.eval();
-    copying.step();
-    // A teacher decides on its own mode.
-    ls::Dropout teacher{0.5};
-    Run student(Plain{}, 2);
-    student.step([&](const ls::Tensor& a, const ls::Tensor& b) { return ls::mse_loss(teacher(a), b); });
-    CHECK(student.model.engine().steps_done() == 1);
-}
-
-TEST_CASE("a loss may capture members of the model, but no other tensor that requires a gradient") {
-    Run run(Plain{}, 2);
-    const ls::Tensor weight = ls::Tensor::full({4}, 2).requires_grad_();
-    const auto weighted = [&weight](const ls::Tensor& a, const ls::Tensor& b) {
-        return ls::mean_loss(ls::square(a - b) * weight);
-    };
-    CHECK(has(message_of<ls::InvalidArgument>([&] { run.step(weighted); }), "mul: a tensor of shape (4,) requires"));
-    const ls::Tensor own = run.model->a.weight;
-    run.step([own](const ls::Tensor& a, const ls::Tensor& b) {
-        return ls::mse_loss(a, b) + 0.1 * ls::mean_loss(ls::square(own));
-    });
-    CHECK(run.model.engine().steps_done() == 1);
-}
-
-TEST_CASE("teachers: under NoGrad, detached, frozen") {
-    ls::Linear teacher{4, 4};
-    const auto steps_with = [](const auto& teach) {
-        Run run(Plain{}, 2);
-        run.model.step(run.sgd, run.x, run.x,
-                       [&](const ls::Tensor& a, const ls::Tensor& x) { return ls::mse_loss(a, teach(x)); });
-        return run.model.engine().steps_done();
-    };
-    CHECK(steps_with([&](const ls::Tensor& x) {
-              const ls::NoGrad no_grad;
-              return teacher(x);
-          }) == 1);
-    CHECK(steps_with([&](const ls::Tensor& x) { return teacher(x).detach(); }) == 1);
-    teacher.weight->requires_grad_(false);
-    teacher.bias->tensor().requires_grad_(false);
-    CHECK(steps_with([&](const ls::Tensor& x) { return teacher(x); }) == 1);
-}
-
-TEST_CASE("a step with nothing to train is an error") {
-    Run run(Plain{}, 2);
-    run.step();
-    CHECK(has(message_of<ls::InvalidArgument>([&] {
-                  const ls::NoGrad no_grad;
-                  run.step();
-              }),
-              "step: called inside NoGrad"));
-    for (const ls::NamedTensor& named : ls::named_tensors(*run.model)) named.member->tensor().requires_grad_(false);
-    CHECK(message_of<ls::InvalidArgument>([&] { run.step(); }) ==
-          "step: the loss does not depend on a parameter that requires a gradient (all are frozen); unfreeze one with "
-          "requires_grad_(), or call forward for evaluation");
-    run.model->a.weight->requires_grad_();
-    CHECK(has(message_of<ls::InvalidArgument>([&] {
-                  run.step([](const ls::Tensor& a, const ls::Tensor& b) { return ls::mse_loss(a.detach(), b); });
-              }),
-              "step: the loss does not depend on a parameter that requires a gradient;"));
-    run.step();
-    CHECK(run.model.engine().steps_done() == 2);
 }
