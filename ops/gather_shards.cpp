@@ -36,7 +36,7 @@ Tensor placed(const Tensor& x, std::int64_t all) {
 /// The rows of this shard among those of the whole batch.
 Tensor taken(const Tensor& all, std::int64_t rows) {
     const Tensor y = apply_one(TakeShardRows{}, {all}, shaped(all, with_first(all, rows), true));
-    if (Trace* const trace = Trace::current()) trace->set_differing(y);
+    if (Trace* const trace = Trace::current()) trace->set_differs_by_shard(y, true);
     if (needs_autograd({all}))
         add_autograd_node("gather_shards", {all}, {y}, BackwardFunction::composed([of = all.size(0)](const auto& dy) {
                               return std::vector<Tensor>{placed(dy[0], of)};

@@ -29,7 +29,8 @@ DrawBy draw_by(bool batch, TensorList tensors) {
 
 /// y, of which a trace knows whether it is the same on all shards.
 Tensor noted(DrawBy by, const Tensor& y) {
-    if (Trace* const trace = Trace::current(); trace != nullptr && by == DrawBy::element) trace->set_alike(y);
+    if (Trace* const trace = Trace::current(); trace != nullptr && by == DrawBy::element)
+        trace->set_differs_by_shard(y, false);
     return y;
 }
 

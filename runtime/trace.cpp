@@ -34,12 +34,8 @@ bool Trace::differs(const Buffer* buffer) const {
 
 bool Trace::differs_by_shard(const Tensor& tensor) const { return differs(tensor.impl()->storage->buffer.get()); }
 
-void Trace::set_alike(const Tensor& drawn) {
-    by_shard_[static_cast<std::size_t>(drawn.impl()->storage->buffer->trace_id())] = false;
-}
-
-void Trace::set_differing(const Tensor& taken) {
-    by_shard_[static_cast<std::size_t>(taken.impl()->storage->buffer->trace_id())] = true;
+void Trace::set_differs_by_shard(const Tensor& tensor, bool by_shard) {
+    by_shard_[static_cast<std::size_t>(tensor.impl()->storage->buffer->trace_id())] = by_shard;
 }
 
 void Trace::append(Record record) {

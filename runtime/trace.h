@@ -55,10 +55,9 @@ public:
     bool uses_batch_rows() const { return uses_batch_rows_; }
     /// Whether the value of `tensor` depends on the shard: on inputs, or on random numbers.
     bool differs_by_shard(const Tensor& tensor) const;
-    /// Declares that `drawn`, the result of a random operation, is the same on all shards.
-    void set_alike(const Tensor& drawn);
-    /// Declares that `taken` depends on the shard, although the inputs of its operation are the same on all shards.
-    void set_differing(const Tensor& taken);
+    /// Overrides the rule of differs_by_shard: a random operation may draw the same numbers on all shards, and a shard
+    /// may take its rows from an input that is the same on all.
+    void set_differs_by_shard(const Tensor& tensor, bool by_shard);
     /// Declares that forward computed gradients of this leaf (grad()), which therefore need not be a parameter.
     void set_differentiated(const Tensor& leaf) { differentiated_.push_back(leaf); }
     bool is_differentiated(const Tensor& leaf) const {
