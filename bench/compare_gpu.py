@@ -80,9 +80,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path, help="folder of unet-bench, mnist-bench and lockstep-info")
     parser.add_argument("--python", required=True, help="Python interpreter with PyTorch")
-    parser.add_argument("--unet-batch", type=int, default=4)
-    parser.add_argument("--mnist-batch", type=int, nargs="+", default=[64, 512])
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--unet-batch", type=int, default=4, help="images per step of U-Net (%(default)s)")
+    parser.add_argument("--mnist-batch", type=int, nargs="+", default=[64, 512],
+                        help="rows per step of MNIST (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="rounds (%(default)s)")
     parser.add_argument("--compile", action="store_true", help="also torch.compile, which takes a minute per network")
     args = parser.parse_args()
 

@@ -21,12 +21,12 @@ THEIRS_DDP = ["ddp", "ddp_channels_last"]
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mnist_bench")
+    parser.add_argument("mnist_bench", help="path of mnist-bench")
     parser.add_argument("--python", help="Python interpreter with PyTorch")
-    parser.add_argument("--batch-size", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[64, 128], help="rows per step (%(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="steps per round and program (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=9, help="rounds (%(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (%(default)s)")
     args = parser.parse_args()
 
     sizes = [str(size) for size in args.batch_size]

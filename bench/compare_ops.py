@@ -19,12 +19,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ops_bench")
+    parser.add_argument("ops_bench", help="path of ops-bench")
     parser.add_argument("--python", required=True, help="Python interpreter with PyTorch")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.05, help="shortest time of a measurement")
-    parser.add_argument("--only", default="", help="operations whose expression contains this")
+    parser.add_argument("--threads", type=int, default=1, help="threads for each library (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="rounds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.05, help="shortest time of a measurement (%(default)s)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only operations whose expression contains TEXT")
     args = parser.parse_args()
 
     flags = ["--threads", str(args.threads), "--seconds", str(args.seconds)]

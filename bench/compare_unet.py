@@ -42,14 +42,15 @@ def peak_bytes(command, way, steps, env):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("unet_bench")
+    parser.add_argument("unet_bench", help="path of unet-bench")
     parser.add_argument("--python", help="Python interpreter with PyTorch")
-    parser.add_argument("--isa", choices=["avx2", "avx512"], default="avx512", help="instruction set")
+    parser.add_argument("--isa", choices=["avx2", "avx512"], default="avx512",
+                        help="instruction set of both sides (%(default)s)")
     parser.add_argument("--bf16", action="store_true", help="also measure mixed precision")
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=4, help="images per step (%(default)s)")
+    parser.add_argument("--width", type=int, default=64, help="channels of the first level (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="rounds (%(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (%(default)s)")
     args = parser.parse_args()
 
     env = environment_of(args.isa)

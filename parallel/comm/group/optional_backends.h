@@ -1,4 +1,4 @@
-// Backends whose library a build or a machine may lack. Each is asked for once, when a program first wants it.
+// Backends whose library a build or a machine may lack. Each is loaded once, when a program first needs it.
 #pragma once
 
 #include "lockstep/parallel/comm/group/transport.h"
