@@ -35,9 +35,8 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm
     if (gradients.empty()) return norm;
     if (clip.error_if_nonfinite && !std::isfinite(norm.item()))
         throw InvalidArgument(
-            fmt::format("The total norm of order {} for gradients from `parameters` is non-finite, so it cannot be "
-                        "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
-                        "`error_if_nonfinite=False`",
+            fmt::format("clip_grad_norm_: the norm of order {} is not finite; expected finite gradients, or "
+                        "error_if_nonfinite = false",
                         clip.norm_type));
     scale_gradients(gradients,
                     apply_one(ClipCoefficient{clip.max_norm}, {norm}, TensorMeta::contiguous(DType::f64, {})));

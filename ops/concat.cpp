@@ -110,10 +110,9 @@ Tensor pad(const Tensor& given, const std::vector<std::int64_t>& pad, double val
         shape[dim] = usable ? x.size(dim) + first + last : 0;
         const std::int64_t cut = std::min<std::int64_t>(first, 0) + std::min<std::int64_t>(last, 0);
         if (!usable || x.size(dim) + cut < 0)
-            throw InvalidArgument(
-                fmt::format("pad: the input size {}, plus padding {} and {}, resulted in a negative output size, which "
-                            "is invalid; expected 0 or more in dimension {} of input {}",
-                            x.size(dim), first, last, dim, x.shape().str()));
+            throw InvalidArgument(fmt::format(
+                "pad: padding {} and {} of dimension {} of input {}; expected a result of 0 or more elements", first,
+                last, dim, x.shape().str()));
         any = any || first != 0 || last != 0;
     }
     return any ? padded("pad", x, before, shape, value) : x;

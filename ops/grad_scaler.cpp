@@ -41,10 +41,11 @@ void GradScalerOptions::check() const {
         throw InvalidArgument(
             fmt::format("GradScaler: invalid init_scale ({}); expected a finite f32 above 0", init_scale));
     if (!(growth_factor > 1) || std::isinf(growth_factor))
-        throw InvalidArgument(fmt::format("GradScaler: The growth factor must be > 1.0, and is {}", growth_factor));
-    if (!(backoff_factor > 0 && backoff_factor < 1))
         throw InvalidArgument(
-            fmt::format("GradScaler: The backoff factor must be < 1.0 and above 0, and is {}", backoff_factor));
+            fmt::format("GradScaler: invalid growth_factor ({}); expected a finite number above 1", growth_factor));
+    if (!(backoff_factor > 0 && backoff_factor < 1))
+        throw InvalidArgument(fmt::format(
+            "GradScaler: invalid backoff_factor ({}); expected a number above 0 and below 1", backoff_factor));
     if (growth_interval < 1)
         throw InvalidArgument(
             fmt::format("GradScaler: invalid growth_interval ({}); expected 1 or more", growth_interval));

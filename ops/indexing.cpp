@@ -189,9 +189,8 @@ Tensor embedding(const Tensor& given_index, const Tensor& given_weight, std::opt
     if (padding_idx) {
         ignored = *padding_idx < 0 ? *padding_idx + weight.size(0) : *padding_idx;
         if (ignored < 0 || ignored >= weight.size(0))
-            throw InvalidArgument(
-                fmt::format("{}: padding_idx must be within num_embeddings ({} of {}); expected {} to {}", name,
-                            *padding_idx, weight.size(0), -weight.size(0), weight.size(0) - 1));
+            throw InvalidArgument(fmt::format("{}: padding_idx is {} for {} embeddings; expected {} to {}", name,
+                                              *padding_idx, weight.size(0), -weight.size(0), weight.size(0) - 1));
     }
     Shape shape = index.shape();
     shape.push_back(weight.size(1));

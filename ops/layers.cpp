@@ -106,10 +106,8 @@ Tensor embedding_weight(std::int64_t rows, std::int64_t features, const Embeddin
     const Tensor weight = Tensor::randn({rows, features});
     if (const auto padding = options.padding_idx) {
         if (*padding < -rows || *padding >= rows)
-            throw InvalidArgument(
-                fmt::format("Embedding: padding_idx must be within num_embeddings ({} of {}); expected {} "
-                            "to {}",
-                            *padding, rows, -rows, rows - 1));
+            throw InvalidArgument(fmt::format("Embedding: padding_idx is {} for {} embeddings; expected {} to {}",
+                                              *padding, rows, -rows, rows - 1));
         weight.select(0, *padding < 0 ? *padding + rows : *padding).fill_(0);
     }
     return weight;

@@ -223,8 +223,8 @@ std::pair<Tensor, DType> cross_entropies_of_logits(const Tensor& first, const Te
                             arg::optional("pos_weight", device.moved(options.pos_weight))});
     const Tensor x = widened(call[0]), t = widened(call[1]);
     if (!(x.shape() == t.shape()))
-        throw InvalidArgument(fmt::format("{}: target size {} must be the same as input size {}", name, t.shape().str(),
-                                          x.shape().str()));
+        throw InvalidArgument(fmt::format("{}: input and target differ in shape, {} and {}; expected equal shapes",
+                                          name, x.shape().str(), t.shape().str()));
     require_row_weights(name, "weight", call[2], x);
     require_row_weights(name, "pos_weight", call[3], x);
     const Tensor likelihood = logsigmoid(x);

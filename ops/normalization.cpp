@@ -61,7 +61,7 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
         throw InvalidArgument(fmt::format("batch_norm: invalid momentum ({}); expected [0, 1]", options.momentum));
     if ((options.training || !mean.defined()) && !synchronized(options) && x.size(0) * channel_size(x) <= 1)
         throw InvalidArgument(fmt::format(
-            "Expected more than 1 value per channel when training, got input size {}; expected more rows per shard",
+            "batch_norm: input {} has at most one value per channel; expected more rows per shard in training",
             x.shape().str()));
 }
 

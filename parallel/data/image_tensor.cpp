@@ -16,9 +16,9 @@ ScaledSize scaled_size(std::int64_t height, std::int64_t width, double scale) {
     const auto scaled = [&](std::int64_t side) { return static_cast<std::int64_t>(scale * static_cast<double>(side)); };
     const ScaledSize size{scaled(height), scaled(width)};
     if (size.height < 1 || size.width < 1)
-        throw InvalidArgument(fmt::format(
-            "Scale is too small, resized images would have no pixel: {} of {} x {} (width x height) is {} x {}", scale,
-            width, height, size.width, size.height));
+        throw InvalidArgument(
+            fmt::format("scale {} of images of {} x {} (width x height) leaves {} x {} pixels; expected at least one",
+                        scale, width, height, size.width, size.height));
     return size;
 }
 

@@ -31,8 +31,8 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
     }
     if (left != 0)
         throw InvalidArgument(
-            fmt::format("random_split: Sum of input lengths does not equal the length of the input dataset, which has "
-                        "{} rows; expected that sum, or fractions whose sum is 1",
+            fmt::format("random_split: the sum of the lengths is not {}, the number of rows; expected that sum, or "
+                        "fractions whose sum is 1",
                         size));
     const std::vector<std::int64_t> order = TorchGenerator(seed).permutation("random_split", size);
     std::vector<std::vector<std::int64_t>> parts;
@@ -50,7 +50,7 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
     for (std::size_t i = 0; i < fractions.size(); ++i) {
         if (!(fractions[i] >= 0 && fractions[i] <= 1))
             throw InvalidArgument(
-                fmt::format("random_split: Fraction at index {} is not between 0 and 1: {}", i, fractions[i]));
+                fmt::format("random_split: the fraction at index {} is {}; expected 0 to 1", i, fractions[i]));
         exact += static_cast<long double>(fractions[i]);
     }
     const auto sum = static_cast<double>(exact);
@@ -64,9 +64,7 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
     }
     for (std::size_t i = 0; left > 0; ++i, --left) ++lengths[i % lengths.size()];
     for (std::size_t i = 0; i < lengths.size(); ++i)
-        if (lengths[i] == 0)
-            warn(fmt::format("random_split: Length of split at index {} is 0. This might result in an empty dataset.",
-                             i));
+        if (lengths[i] == 0) warn(fmt::format("random_split: the part at index {} has no rows", i));
     return split_rows(size, lengths, seed);
 }
 

@@ -126,10 +126,8 @@ TEST_CASE("pad, permute and one_hot reject invalid arguments and accept integers
     CHECK(refusal([&] { (void)pad(x, {1, 1, 1, 1, 1, 1}); }).starts_with("pad: 6 numbers for input ("));
     CHECK(refusal([&] {
               (void)pad(x, {-2, -2});
-          }) ==
-          "pad: the input size 3, plus padding -2 and -2, resulted in a negative output size, which is invalid; "
-          "expected 0 or more in dimension 1 of input (2, 3)");
-    CHECK(refusal([&] { (void)pad(x, {INT64_MAX, INT64_MAX}); }).starts_with("pad: the input size 3"));
+          }) == "pad: padding -2 and -2 of dimension 1 of input (2, 3); expected a result of 0 or more elements");
+    CHECK(refusal([&] { (void)pad(x, {INT64_MAX, INT64_MAX}); }).starts_with("pad: padding 9223372036854775807 and "));
     CHECK(pad(x, {0, 0}).impl() == x.impl());
     CHECK(pad(x, {-1, -2}).numel() == 0);
     CHECK(pad(masks({1, 2}, {1, 2}), {1, 0, 0, 1}, 7).to_vector<std::int64_t>() == Integers{7, 1, 2, 7, 7, 7});
@@ -180,7 +178,9 @@ TEST_CASE("binary_cross_entropy_with_logits rejects invalid arguments") {
     };
     CHECK(refusal([&] {
               (void)binary_cross_entropy_with_logits(x, Tensor::zeros({2, 3}));
-          }) == "binary_cross_entropy_with_logits: target size (2, 3) must be the same as input size (2, 3, 4)");
+          }) ==
+          "binary_cross_entropy_with_logits: input and target differ in shape, (2, 3, 4) and (2, 3); expected equal "
+          "shapes");
     CHECK(with({.pos_weight = Tensor::zeros({2, 1, 1})}) ==
           "binary_cross_entropy_with_logits: pos_weight (2, 1, 1) does not broadcast over the rows of input (2, 3, 4); "
           "expected the same weights for every row, without dimension 0");

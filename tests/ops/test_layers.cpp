@@ -117,10 +117,10 @@ TEST_CASE("Embedding: rows ~ N(0, 1), a padding row of 0 without a gradient, che
     CHECK_THROWS_AS(Embedding(0, 3), InvalidArgument);
     CHECK_THROWS_AS(Embedding(5, 0), InvalidArgument);
     CHECK(message_of<InvalidArgument>([] { Embedding(5, 3, {.padding_idx = 5}); }) ==
-          "Embedding: padding_idx must be within num_embeddings (5 of 5); expected -5 to 4");
+          "Embedding: padding_idx is 5 for 5 embeddings; expected -5 to 4");
     CHECK(message_of<InvalidArgument>([&] {
               embedding(input, Tensor::zeros({5, 3}), -6);
-          }) == "embedding: padding_idx must be within num_embeddings (-6 of 5); expected -5 to 4");
+          }) == "embedding: padding_idx is -6 for 5 embeddings; expected -5 to 4");
 }
 
 TEST_CASE("layer norm has PyTorch's parameters and accepts an empty batch") {
@@ -256,8 +256,7 @@ TEST_CASE("a single value per channel is rejected before anything changes") {
     const BatchNorm2d norm{3};
     const std::string message = message_of([&] { norm(Tensor::randn({1, 3, 1, 1})); });
     CHECK(message ==
-          "Expected more than 1 value per channel when training, got input size (1, 3, 1, 1); expected more rows per "
-          "shard");
+          "batch_norm: input (1, 3, 1, 1) has at most one value per channel; expected more rows per shard in training");
     CHECK(norm.num_batches_tracked->tensor().item() == 0);
     CHECK(to_array(*norm.running_mean).v == std::vector<double>(3, 0));
     const BatchNorm2d untracked{3, {.affine = false, .track_running_stats = false}};
@@ -305,8 +304,7 @@ TEST_CASE("rms_norm: eps defaults to the precision of the input's dtype, as in P
 TEST_CASE("batch norm of other shapes: messages have the given shape, and sync conversion reaches all kinds") {
     CHECK(message_of([] {
               batch_norm(Tensor::zeros({1, 3}), {}, {}, {}, {}, {.training = true});
-          }) ==
-          "Expected more than 1 value per channel when training, got input size (1, 3); expected more rows per shard");
+          }) == "batch_norm: input (1, 3) has at most one value per channel; expected more rows per shard in training");
     OtherNorms net;
     convert_sync_batchnorm(net);
     CHECK(net.one.options.statistics == BatchNormStatistics::synchronized);

@@ -225,8 +225,9 @@ TEST_CASE("invalid options of a scaler are rejected") {
     const auto made = [](const GradScalerOptions& options) { return refusal([&] { GradScaler scaler(options); }); };
     CHECK(made({.init_scale = 0}) == "GradScaler: invalid init_scale (0); expected a finite f32 above 0");
     CHECK_THAT(made({.init_scale = 1e39}), test::contains("finite f32"));
-    CHECK(made({.growth_factor = 1}) == "GradScaler: The growth factor must be > 1.0, and is 1");
-    CHECK(made({.backoff_factor = 1}) == "GradScaler: The backoff factor must be < 1.0 and above 0, and is 1");
+    CHECK(made({.growth_factor = 1}) == "GradScaler: invalid growth_factor (1); expected a finite number above 1");
+    CHECK(made({.backoff_factor = 1}) ==
+          "GradScaler: invalid backoff_factor (1); expected a number above 0 and below 1");
     CHECK_THAT(made({.backoff_factor = 0}), test::contains("above 0"));
     CHECK(made({.growth_interval = 0}) == "GradScaler: invalid growth_interval (0); expected 1 or more");
     CHECK(made({}) == "");

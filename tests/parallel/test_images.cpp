@@ -228,7 +228,8 @@ TEST_CASE("images: a network gets channels first, in [0, 1]") {
     CHECK(scaled.width == 23);
     for (const double scale : {0.0, -0.5, 1.01, std::nan("")})
         CHECK_THROWS_WITH(scaled_size(10, 10, scale), contains("expected a number above 0 and at most 1"));
-    CHECK_THROWS_WITH(scaled_size(30, 10, 0.05), contains("Scale is too small, resized images would have no pixel"));
+    CHECK_THROWS_WITH(scaled_size(30, 10, 0.05),
+                      contains("scale 0.05 of images of 10 x 30 (width x height) leaves 0 x 1 pixels"));
 }
 
 TEST_CASE("images: 16-bit channels become 8-bit, and the largest value is returned") {
