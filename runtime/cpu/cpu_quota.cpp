@@ -61,6 +61,22 @@ struct Hierarchy {
     bool second = false;
 };
 
+/// mountinfo writes blanks and backslashes as "\040" and "\134"; systemd's units have backslashes in their names.
+std::string unescaped(std::string_view text) {
+    std::string plain;
+    for (; !text.empty(); text.remove_prefix(1)) {
+        unsigned char code = 0;
+        if (text[0] == '\\' && text.size() > 3 &&
+            std::from_chars(text.data() + 1, text.data() + 4, code, 8).ptr == text.data() + 4) {
+            plain += static_cast<char>(code);
+            text.remove_prefix(3);
+        } else {
+            plain += text[0];
+        }
+    }
+    return plain;
+}
+
 /// `own` relative to the mounted part of the hierarchy; a container may see only its own part.
 std::filesystem::path below(const std::string& mounted, const std::string& own) {
     if (mounted == "/" || mounted.empty()) return std::filesystem::path(own).relative_path();
@@ -93,7 +109,8 @@ std::vector<Hierarchy> hierarchies(const std::filesystem::path& root) {
         const bool second = type == "cgroup2";
         if (!second && !(type == "cgroup" && lists(options, "cpu"))) continue;
         if (const auto& own = second ? own_2 : own_1)
-            found.push_back({root / std::filesystem::path(at).relative_path(), below(mounted, *own), second});
+            found.push_back(
+                {root / std::filesystem::path(unescaped(at)).relative_path(), below(unescaped(mounted), *own), second});
     }
     return found;
 }

@@ -92,6 +92,21 @@ TEST_CASE("cpu quota: version 2 in a container") {
         machine.file("sys/fs/cgroup/inner/cpu.max", "max 100000\n");
         CHECK(machine.quota() == 3.0);
     }
+    SECTION("with a backslash in the name of its part, as units of systemd have") {
+        Machine machine;
+        machine.file("proc/self/mountinfo", "30 23 0:26 /a.slice/b\\134x2dc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+        machine.file("proc/self/cgroup", "0::/a.slice/b\\x2dc/inner\n");
+        machine.file("sys/fs/cgroup/cpu.max", "max 100000\n");
+        machine.file("sys/fs/cgroup/inner/cpu.max", "70000 100000\n");
+        CHECK(machine.quota() == 0.7);
+    }
+    SECTION("mounted in a directory with a blank in its name") {
+        Machine machine;
+        machine.file("proc/self/mountinfo", "30 23 0:26 / /sys/my\\040groups ro - cgroup2 cgroup rw\n");
+        machine.file("proc/self/cgroup", "0::/job\n");
+        machine.file("sys/my groups/job/cpu.max", "120000 100000\n");
+        CHECK(machine.quota() == 1.2);
+    }
 }
 
 TEST_CASE("cpu quota: version 1, and both at once") {
