@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <exception>
 #include <iterator>
-#include <locale>
-#include <sstream>
+#include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "lockstep/parallel/events/encoding.h"
 #include "lockstep/runtime/error.h"
@@ -46,6 +48,20 @@ std::string replaced(std::string text, const std::string& what, std::uint64_t nu
     for (auto at = text.find(what); at != std::string::npos; at = text.find(what))
         text.replace(at, what.size(), std::to_string(number));
     return text;
+}
+
+/// Integers separated by single blanks; nullopt if the text is anything else.
+std::optional<std::vector<std::uint64_t>> integers_in(std::string_view text) {
+    std::vector<std::uint64_t> all;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    while (at != end) {
+        if (!all.empty() && *at++ != ' ') return std::nullopt;
+        const auto [next, error] = std::from_chars(at, end, all.emplace_back());
+        if (error != std::errc()) return std::nullopt;
+        at = next;
+    }
+    return all;
 }
 
 bool has_number(const std::filesystem::path& file) {
@@ -103,6 +119,17 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
     if (options_.best.empty() != options_.score.empty())
         throw InvalidArgument(
             "SaveCheckpoints: only one of best and score; expected both a file and the name of its score");
+    for (const auto& [option, file] : {std::pair("best", options_.best), {"interrupted", options_.interrupted}}) {
+        if (has_number(file))
+            throw InvalidArgument(fmt::format(
+                "SaveCheckpoints: {} is {}; expected a name without {{epoch}} and {{step}}, because the file is "
+                "replaced by each newer one",
+                option, file.string()));
+    }
+    if (!options_.best.empty() && (options_.best == options_.file || options_.best == options_.interrupted))
+        throw InvalidArgument(
+            fmt::format("SaveCheckpoints: {} is the file of the best checkpoint and of another one; expected two names",
+                        options_.best.string()));
 }
 
 /// Field of the state that lists the existing files, by numbers, so that a checkpoint cannot name other files.
@@ -119,12 +146,11 @@ void SaveCheckpoints::before_run(Runner& run) {
     if (!run.fields().contains(last_file())) note_last(run);
     const auto kept = run.state().fields.find(kept_files());
     if (options_.keep == 0 || kept == run.state().fields.end()) return;
-    std::istringstream text(kept->second);
-    text.imbue(std::locale::classic());
-    for (Numbers numbers; text >> numbers.epoch >> numbers.steps;) files_.push_back(numbers);
-    if (!text.eof())
-        throw DataError(
-            fmt::format("the checkpoint's field '{}' is '{}'; expected integers", kept_files(), kept->second));
+    const auto integers = integers_in(kept->second);
+    if (!integers || integers->size() % 2 != 0)
+        throw DataError(fmt::format("the checkpoint's field '{}' is '{}'; expected pairs of an epoch and a step",
+                                    kept_files(), kept->second));
+    for (std::size_t i = 0; i < integers->size(); i += 2) files_.push_back({(*integers)[i], (*integers)[i + 1]});
 }
 
 void SaveCheckpoints::after_epoch(Runner& run) {

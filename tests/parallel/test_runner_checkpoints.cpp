@@ -63,6 +63,33 @@ TEST_CASE("the newest checkpoints and the best one are kept, with their scores")
     CHECK_THAT(refused({}), test::contains("no file"));
     CHECK_THAT(refused({.file = "net", .every_steps = -1}), test::contains("every -1 steps"));
     CHECK_THAT(refused({.file = "net", .best = "best"}), test::contains("the name of its score"));
+    CHECK_THAT(refused({.file = "net{step}", .best = "best{step}", .score = "dice"}),
+               test::contains("best is best{step}; expected a name without {epoch} and {step}"));
+    CHECK_THAT(refused({.file = "net", .best = "{epoch}/best", .score = "dice"}), test::contains("{epoch}/best"));
+    CHECK_THAT(refused({.file = "net{epoch}", .interrupted = "stop{epoch}"}), test::contains("interrupted is stop{"));
+    CHECK_THAT(refused({.file = "net", .best = "net", .score = "dice"}), test::contains("expected two names"));
+    CHECK_THAT(refused({.file = "net", .best = "b", .score = "dice", .interrupted = "b"}), test::contains("two names"));
+}
+
+TEST_CASE("a damaged list of kept checkpoints is an error before the first step") {
+    const test::TemporaryDirectory place;
+    const auto resumed = [&](const std::string& kept) {
+        SingleTraining training;
+        auto runner = training.runner({.epochs = 1});
+        runner.resume_from({.fields = {{"kept checkpoints", kept}}});
+        runner.add(SaveCheckpoints({.file = place / "net{epoch}", .keep = 1}));
+        runner.run();
+    };
+    for (const char* kept : {"1 18446744073709551616", "99999999999999999999 5", "1 5 2", "1", "-1 5", "1 -5", "1.0 5",
+                             "1 5x", "1  5", " 1 5", "1 5 ", "1\n5"}) {
+        INFO(kept);
+        CHECK(message_of<DataError>([&] { resumed(kept); }) == "the checkpoint's field 'kept checkpoints' is '" +
+                                                                   std::string(kept) +
+                                                                   "'; expected pairs of an epoch and a step");
+    }
+    CHECK(place.names().empty());
+    CHECK_NOTHROW(resumed(""));
+    CHECK_NOTHROW(resumed("1 18446744073709551615"));
 }
 
 TEST_CASE("when a checkpoint is saved, the log has all of its steps") {

@@ -60,7 +60,7 @@ TEST_CASE("unet reports bad flags in one line") {
     }
     CHECK_THAT(refusal(place, "predict -m '' -i x", 2), contains("--model") && contains("empty"));
     for (const char* flag : {"--work-dir 'a{epoch}'", "--save 'a{step}/b'", "--json 'a{epoch}'", "--load 'a{epoch}'",
-                             "--log-dir 'a{step}'"})
+                             "--log-dir 'a{step}'", "--save a --best 'b{epoch}'"})
         CHECK_THAT(refusal(place, train + flag, 2),
                    contains("} is not allowed; expected it only in the file name of --save"));
     CHECK_THAT(refusal(place, "--config run.toml", 2), contains("unet: "));

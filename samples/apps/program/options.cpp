@@ -138,6 +138,7 @@ void check(const CLI::App& app, const Options& options, const std::string& progr
     for (const auto& [flag, path] : {std::pair("--work-dir", options.work_dir),
                                      {"--save", options.save.parent_path()},
                                      {"--load", options.load},
+                                     {"--best", options.best},
                                      {"--log-dir", options.log_dir},
                                      {"--json", options.json},
                                      {"--trace", options.trace}})
