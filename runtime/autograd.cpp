@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -221,6 +223,11 @@ public:
             if (leaves_[impl].uses > 0) finish(leaves_[impl]);
     }
 
+    /// Whether a root depends on the result of a call of this name.
+    bool reaches(std::string_view name) const {
+        return std::any_of(seen_.begin(), seen_.end(), [&](const auto& node) { return node.first->name == name; });
+    }
+
     std::vector<Tensor> found;
 
 private:
@@ -420,8 +427,11 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
         if (!propagation.found[i].defined() && !options.allow_unused)
             throw InvalidArgument(
                 fmt::format("grad: no output depends on input {} of shape {}; expected allow_unused = true if that is "
-                            "intended",
-                            i, inputs[i].shape().str()));
+                            "intended{}",
+                            i, inputs[i].shape().str(),
+                            propagation.reaches("data_parallel")
+                                ? ", or, for a parameter of a wrapper, backward() of its outputs and grad()"
+                                : ""));
     return propagation.found;
 }
 

@@ -116,6 +116,18 @@ TEST_CASE("a second backward is an error that explains it") {
     CHECK(relative_error(twice, scaled(once, 2)) < 1e-6);
 }
 
+TEST_CASE("grad for a parameter of a wrapper says how to get its gradient") {
+    ConvNet net;
+    const ConvNetBatch batch = make_batch(4);
+    ls::DataParallel<ConvNet> model(net, cpu_devices(2));
+    const ls::Tensor loss = loss_of(model(batch.images), batch).value();
+    CHECK_THAT(message_of<ls::InvalidArgument>([&] { ls::grad({loss}, {model->fc1.weight.tensor()}); }),
+               contains("for a parameter of a wrapper, backward() of its outputs and grad()"));
+    const ls::Tensor other = ls::Tensor::zeros({2}).requires_grad_(), sum = ls::sum(other);
+    CHECK_THAT(message_of<ls::InvalidArgument>([&] { ls::grad({sum}, {model->fc1.weight.tensor()}); }),
+               !contains("wrapper"));
+}
+
 TEST_CASE("outputs may outlive the wrapper, and their backward then throws") {
     ConvNet net;
     const ConvNetBatch batch = make_batch(6);
