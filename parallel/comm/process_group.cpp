@@ -25,7 +25,7 @@ std::shared_ptr<Communicator> world(const ProcessGroupOptions& options, const Re
     info.rank = rendezvous.rank();
     info.size = rendezvous.world_size();
     info.store = rendezvous.store();
-    info.timeout = options.time_limit;
+    info.timeout = bounded(options.time_limit);
     info.master_addr = rendezvous.info().master_addr;
     info.failure = rendezvous.failure();
     info.global_ranks.resize(static_cast<std::size_t>(info.size));
@@ -153,7 +153,7 @@ void ProcessGroup::Work::wait() const {
 }
 
 bool ProcessGroup::Work::wait_for(std::chrono::milliseconds time) const {
-    if (!state().wait_until(std::chrono::steady_clock::now() + time)) return false;
+    if (!state().wait_until(deadline_in(time))) return false;
     state().check();
     return true;
 }

@@ -205,7 +205,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
 }
 
 void Rendezvous::join(Milliseconds timeout) {
-    const auto deadline = RunClock::now() + timeout;
+    const auto deadline = deadline_in(timeout);
     const std::string size = std::to_string(info_.world_size);
     const std::string in_use = file_ ? "; or another job uses this file" : "";
     if (const std::string found = store_->compare_set("world_size", "", size); found != size) {

@@ -24,9 +24,12 @@ bool WorkState::done() const {
     return status_ != Status::pending;
 }
 
-bool WorkState::wait_until(std::chrono::steady_clock::time_point time) const {
+bool WorkState::wait_until(Deadline time) const {
     std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, time, [&] { return status_ != Status::pending; });
+    const auto done = [&] { return status_ != Status::pending; };
+    while (!changed_.wait_for(lock, std::min(time_until(time), look_interval), done))
+        if (RunClock::now() >= time) return false;
+    return true;
 }
 
 void WorkState::wait() const {
@@ -157,7 +160,7 @@ std::shared_ptr<WorkState> OperationQueue::start(Collective call) {
 
 std::shared_ptr<WorkState> OperationQueue::post(MessageCall call) {
     auto state = std::make_shared<WorkState>();
-    const Deadline deadline = RunClock::now() + communicator_->info().timeout;
+    const Deadline deadline = deadline_in(communicator_->info().timeout);
     posted_.push_back({std::move(call), state, deadline});
     ++under_way_;
     return state;

@@ -28,7 +28,7 @@ public:
 
     bool done() const;
     /// Returns false if it is not complete by then.
-    bool wait_until(std::chrono::steady_clock::time_point time) const;
+    bool wait_until(Deadline time) const;
     void wait() const;
     /// Throws CommunicationError if the operation failed. Valid only when it is complete.
     void check() const;

@@ -220,7 +220,7 @@ private:
 
     void enter(Phase phase) {
         phase_ = phase;
-        deadline_ = RunClock::now() + options_.grace;
+        deadline_ = deadline_in(options_.grace);
     }
 
     void send_to_all(int signal) const {
@@ -272,7 +272,7 @@ private:
         interrupted_ = Clock::now();
         if (!first_termination_) first_termination_ = interrupted_;
         enter(Phase::ending);
-        deadline_ = RunClock::now() + options_.stop_grace;
+        deadline_ = deadline_in(options_.stop_grace);
     }
 
     /// Sleeps until an event. Output is forwarded in the meantime.

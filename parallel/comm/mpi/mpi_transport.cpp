@@ -198,7 +198,7 @@ private:
 
     /// Creating a communicator waits without a deadline, so this first waits until all ranks have arrived.
     void meet(const GroupInfo& info) {
-        const Deadline deadline = RunClock::now() + info.timeout;
+        const Deadline deadline = deadline_in(info.timeout);
         const int expected = global_rank(info, info.rank);
         if (world_.rank() != expected)
             throw TransportError(
@@ -220,7 +220,7 @@ private:
     /// with the same ranks apart, get a mixture of both. So a process has one turn, and a group collects those of its
     /// ranks in the order of their numbers in MPI, which is the same for all groups.
     void make_communicators(const GroupInfo& info) {
-        const Deadline deadline = RunClock::now() + info.timeout;
+        const Deadline deadline = deadline_in(info.timeout);
         std::vector<int> order(static_cast<std::size_t>(info.size));
         std::iota(order.begin(), order.end(), 0);
         std::sort(order.begin(), order.end(),

@@ -124,7 +124,7 @@ MpiWorld::MpiWorld(std::chrono::milliseconds timeout) {
         const auto start = [given] {
             require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, given.get()), "MPI_Init_thread");
         };
-        if (!MpiThread::run(start, RunClock::now() + timeout)) {
+        if (!MpiThread::run(start, deadline_in(timeout))) {
             give_up();
             throw TransportError(
                 fmt::format("MPI_Init did not finish within {} ms: a rank does not start", timeout.count()));
@@ -167,7 +167,7 @@ MpiWorld::Turn::~Turn() {
 void MpiWorld::finalize() {
     int done = 0;
     MPI_Finalized(&done);
-    if (done == 0 && !skip_finalize_) MpiThread::run([] { MPI_Finalize(); }, RunClock::now() + timeout_);
+    if (done == 0 && !skip_finalize_) MpiThread::run([] { MPI_Finalize(); }, deadline_in(timeout_));
 }
 
 void require_mpi(int status, const char* call) {

@@ -75,7 +75,7 @@ NcclTransport::NcclTransport(const GroupInfo& info, Device device, Stream* strea
       stream_(stream ? *stream : own_stream(device)),
       waits_(stream == nullptr),
       host_(std::move(host)) {
-    const Deadline deadline = RunClock::now() + info.timeout;
+    const Deadline deadline = deadline_in(info.timeout);
     require_distinct_gpus(info, deadline);
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");

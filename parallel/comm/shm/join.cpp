@@ -60,7 +60,7 @@ struct Group::Identity {
 };
 
 void Group::join(const GroupInfo& info) {
-    const Deadline deadline = RunClock::now() + info.timeout;
+    const Deadline deadline = deadline_in(info.timeout);
     Descriptor file;
     segments_[static_cast<std::size_t>(rank_)] = Segment(size(), file);
     processes_.resize(static_cast<std::size_t>(size()));

@@ -25,6 +25,13 @@ RunClock::time_point RunClock::now() noexcept {
     return time_point(time.at(std::chrono::steady_clock::now().time_since_epoch()));
 }
 
+milliseconds bounded(milliseconds limit) {
+    constexpr milliseconds ten_years = std::chrono::hours(24 * 3652);
+    return std::clamp(limit, milliseconds(0), ten_years);
+}
+
+Deadline deadline_in(milliseconds limit) { return RunClock::now() + bounded(limit); }
+
 milliseconds time_until(Deadline deadline) {
     return std::max(std::chrono::ceil<milliseconds>(deadline - RunClock::now()), milliseconds(0));
 }
@@ -32,7 +39,7 @@ milliseconds time_until(Deadline deadline) {
 int poll_time(Deadline deadline) { return static_cast<int>(std::min(time_until(deadline), look_interval).count()); }
 
 void pause_for(milliseconds time) {
-    const Deadline end = RunClock::now() + time;
+    const Deadline end = deadline_in(time);
     for (milliseconds left = time; left.count() > 0; left = time_until(end))
         std::this_thread::sleep_for(std::min(left, look_interval));
 }

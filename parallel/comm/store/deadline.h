@@ -45,6 +45,10 @@ inline constexpr std::chrono::milliseconds look_interval(50);
 /// The time by which a blocking call must have returned or thrown.
 using Deadline = RunClock::time_point;
 
+/// A limit of the user, from 0 to ten years: every other time can be added to it.
+std::chrono::milliseconds bounded(std::chrono::milliseconds limit);
+/// The time that is `limit`, bounded, from now.
+Deadline deadline_in(std::chrono::milliseconds limit);
 /// Milliseconds until `deadline`; at least 0.
 std::chrono::milliseconds time_until(Deadline deadline);
 /// For poll: as `time_until`, but at most `look_interval`.

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/comm/store/deadline.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/trusted_links.h"
 
 namespace lockstep {
 
@@ -52,7 +53,7 @@ bool set_lock(const Descriptor& descriptor, off_t byte, short kind) {
 
 /// Polls instead of sleeping in the kernel, because a stopped process may hold the lock.
 void lock_for_writing(const std::filesystem::path& file, const Descriptor& descriptor, Store::Milliseconds timeout) {
-    const Deadline deadline = RunClock::now() + timeout;
+    const Deadline deadline = deadline_in(timeout);
     for (Backoff backoff(0); !set_lock(descriptor, writer, F_WRLCK); backoff.pause()) {
         if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail(file, "lock");
         if (RunClock::now() >= deadline)
@@ -127,6 +128,7 @@ bool has_content(const std::filesystem::path& file, std::string_view bytes) {
 }  // namespace
 
 FilePresence::FilePresence(std::filesystem::path file, Store::Milliseconds timeout) : file_(std::move(file)) {
+    internal::require_trusted_links(file_);
     require_safe_directory(file_);
     while (!enter(timeout)) {
     }

@@ -19,7 +19,7 @@ void FileStore::set(std::string_view key, std::string_view value) {
 }
 
 std::string FileStore::get(std::string_view key, Milliseconds timeout) {
-    const Deadline deadline = RunClock::now() + timeout;
+    const Deadline deadline = deadline_in(timeout);
     std::chrono::milliseconds pause(1);
     for (;;) {
         if (std::optional<std::string> value = try_get(key)) return std::move(*value);

@@ -306,7 +306,7 @@ private:
         }
         Outcome outcome = execute_command(keys_, std::move(frame));
         if (outcome.patience) {
-            client.deadline = RunClock::now() + *outcome.patience;
+            client.deadline = deadline_in(*outcome.patience);
             client.wants = std::move(outcome.key);
             return;
         }

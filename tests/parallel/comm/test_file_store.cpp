@@ -180,3 +180,24 @@ TEST_CASE("a file store of another user is rejected") {
     CHECK(contains(refusal(file), "it belongs to user 1, this process to user"));
     CHECK(contains(message_of<InvalidArgument>([&] { store.set("key", "more"); }), "it belongs to user 1"));
 }
+
+TEST_CASE("a file store does not follow another user's link to a directory") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root can give links away");
+        return;
+    }
+    const test::TemporaryDirectory folder;
+    std::filesystem::create_directories(folder / "shared");
+    std::filesystem::create_directories(folder / "target/inner");
+    REQUIRE(chmod((folder / "shared").c_str(), 01777) == 0);
+    std::filesystem::create_symlink(folder / "target", folder / "shared/job");
+    std::filesystem::create_symlink(folder / "shared/job", folder / "detour");
+    REQUIRE(lchown((folder / "shared/job").c_str(), 12345, 12345) == 0);
+    for (const char* file : {"shared/job/store", "shared/job/inner/store", "detour/store"}) {
+        INFO(file);
+        CHECK(contains(refusal(folder / file), "it is a symbolic link of another user (12345)"));
+    }
+    CHECK(std::filesystem::is_empty(folder / "target/inner"));
+    REQUIRE(lchown((folder / "shared/job").c_str(), ::geteuid(), ::getegid()) == 0);
+    CHECK_NOTHROW(FileStore(folder / "detour/store").set("key", "value"));
+}
