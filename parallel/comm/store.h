@@ -120,6 +120,9 @@ public:
 
 private:
     class Connections;
+    struct Clone {};
+    /// Clone of a store whose server has admitted this process: does not wait for a server that has ended.
+    TcpStore(const TcpStoreOptions& options, Clone);
     std::unique_ptr<Connections> connections_;
 };
 
@@ -131,8 +134,8 @@ class FilePresence;
 class FileStore final : public Store {
 public:
     /// Creates the file, accessible only to this user, unless it exists. Throws InvalidArgument if it cannot be
-    /// created, belongs to another user, or can be written or replaced by others; DataError if it is not a store.
-    /// time_limit also applies to its lock.
+    /// created, belongs to another user, can be written or replaced by others, or is reached through another user's
+    /// link in a directory that all users share; DataError if it is not a store. time_limit also applies to its lock.
     explicit FileStore(std::filesystem::path file, Milliseconds time_limit = default_timeout);
 
     using Store::clone;

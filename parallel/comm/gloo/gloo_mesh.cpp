@@ -4,6 +4,11 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <thread>
+#include <utility>
 
 #include "lockstep/parallel/comm/gloo/gloo_address.h"
 #include "lockstep/parallel/comm/store/sockets.h"
@@ -52,18 +57,52 @@ private:
     GlooWatch& watch_;
 };
 
-/// The group's store with Gloo's interface.
+namespace {
+
+/// While it exists, new threads do not handle the program's signals.
+class SignalsBlocked {
+public:
+    SignalsBlocked() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+private:
+    sigset_t before_{};
+};
+
+}  // namespace
+
+/// The group's store with Gloo's interface. Gloo waits for the connection of each peer until the deadline, so a thread
+/// looks for ranks that have died, and closes the connections then.
 class GlooMesh::Setup final : public gloo::rendezvous::Store {
 public:
-    Setup(lockstep::Store& store, Deadline deadline) : store_(store), deadline_(deadline) {}
+    using Close = std::function<void(const std::string& reason)>;
+    Setup(const GroupInfo& info, Deadline deadline, Close close)
+        : store_(*info.store), lost_(info.lost), deadline_(deadline), close_(std::move(close)) {}
+    ~Setup() override { finish(); }
+    Setup(const Setup&) = delete;
+    Setup& operator=(const Setup&) = delete;
 
+    /// Called when all connections exist, none of which is established.
     void set(const std::string& key, const std::vector<char>& data) override {
         store_.set("mesh/" + key, std::string_view(data.data(), data.size()));
+        const SignalsBlocked blocked;
+        if (lost_ && !watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
     }
     std::vector<char> get(const std::string& key) override {
         peer_ = key.substr(key.find_last_not_of("0123456789") + 1);
-        const std::string value = store_.get("mesh/" + key, left());
-        return {value.begin(), value.end()};
+        using std::chrono::milliseconds;
+        for (milliseconds pause(1);; pause = std::min(2 * pause, milliseconds(20))) {
+            if (const auto value = store_.try_get("mesh/" + key)) return {value->begin(), value->end()};
+            if (const std::string why = reason(); !why.empty()) throw TransportError(why);
+            if (RunClock::now() >= deadline_) throw TransportError("it has not arrived before the deadline");
+            pause_for(pause);
+        }
     }
     void wait(const std::vector<std::string>& keys) override {
         for (const std::string& key : keys) get(key);
@@ -72,27 +111,59 @@ public:
 
     /// "rank 2": the peer that is being connected.
     std::string peer() const { return peer_.empty() ? "the others" : "rank " + peer_; }
+    /// Why the connections were closed; empty if they are open.
+    std::string reason() {
+        const std::scoped_lock lock(mutex_);
+        return reason_;
+    }
+    /// Ends the watch.
+    void finish() {
+        {
+            const std::scoped_lock lock(mutex_);
+            finished_ = true;
+        }
+        changed_.notify_all();
+        if (watcher_.joinable()) watcher_.join();
+    }
 
 private:
-    std::chrono::milliseconds left() const { return time_until(deadline_); }
+    void watch() {
+        constexpr std::chrono::milliseconds interval(200);
+        std::unique_lock lock(mutex_);
+        while (!changed_.wait_for(lock, interval, [this] { return finished_; })) {
+            lock.unlock();
+            const std::string why = lost_();
+            lock.lock();
+            if (why.empty() || finished_) continue;
+            reason_ = why;
+            lock.unlock();
+            return close_(why);
+        }
+    }
+
     lockstep::Store& store_;
-    Deadline deadline_;
+    const std::function<std::string()> lost_;
+    const Deadline deadline_;
+    const Close close_;
     std::string peer_;  ///< Gloo asks for keys that end with the rank
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::string reason_;
+    bool finished_ = false;
+    std::thread watcher_;
 };
 
 GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
     const HeldSignal guard(SIGPIPE);
-    const Deadline deadline = RunClock::now() + info.timeout;
-    Setup setup(*info.store, deadline);
+    const Deadline deadline = deadline_in(info.timeout);
+    std::shared_ptr<Device> device;
+    Setup setup(info, deadline, [&device](const std::string& reason) {
+        if (const auto connections = device->connections.lock()) connections->close(reason);
+    });
     try {
         const auto address = gloo::transport::tcp::CreateDeviceAttr(gloo_address(info, deadline));
-        std::shared_ptr<Device> device;
         {
-            sigset_t all, before;  // Gloo's thread, which is started here, must not handle the program's signals
-            sigfillset(&all);
-            pthread_sigmask(SIG_SETMASK, &all, &before);
-            const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restore(
-                &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
+            const SignalsBlocked blocked;  // Gloo's thread is started here
             device = std::make_shared<Device>(address, watch_);
         }
         auto context = std::make_shared<gloo::rendezvous::Context>(info.rank, info.size);
@@ -100,10 +171,14 @@ GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
         context->setTimeout(std::max(std::chrono::milliseconds(1), time_until(deadline) / 5));
         std::shared_ptr<gloo::transport::Device> base = device;
         context->connectFullMesh(setup, base);
+        setup.finish();
+        if (const std::string why = setup.reason(); !why.empty()) throw TransportError(why);
         context_ = std::move(context);
         connections_ = device->connections.lock();
     } catch (const std::exception& error) {
-        throw TransportError(fmt::format("could not connect to {}: {}", setup.peer(), one_line(error)));
+        const std::string why = setup.reason();
+        throw TransportError(
+            fmt::format("could not connect to {}: {}", setup.peer(), why.empty() ? one_line(error) : why));
     }
 }
 
@@ -128,6 +203,11 @@ void GlooMesh::close(const std::string& reason) noexcept {
         connections_->close(reason);
     } catch (const std::exception&) {  // then the other ranks notice when the connections are destroyed
     }
+}
+
+std::string GlooMesh::reason() const {
+    const std::lock_guard lock(mutex_);
+    return reason_;
 }
 
 void GlooMesh::require_alive() const {

@@ -40,6 +40,8 @@ public:
     /// Closes all connections, which makes all waiting calls on both sides fail. May be called from any thread.
     void close(const std::string& reason) noexcept;
     bool closed() const { return closed_; }
+    /// Why it was closed; empty if it is open.
+    std::string reason() const;
     void require_alive() const;
 
 private:

@@ -240,6 +240,14 @@ void GlooMessages::require(int rank) {
     throw TransportError(fmt::format("the connection to rank {} is closed{}", rank, also));
 }
 
+std::string GlooMessages::failure() {
+    if (mesh_.closed()) return mesh_.reason();
+    for (int r = 0; r < static_cast<int>(peers_.size()); ++r)
+        if (r != rank_ && lost(r) && !peer(r).leave_given->sent())
+            return fmt::format("the connection to rank {} is closed", r);
+    return {};
+}
+
 void GlooMessages::take_leave(Deadline deadline) {
     mesh_.guarded([&] {
         for (int r = 0; r < static_cast<int>(peers_.size()); ++r) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,9 @@ public:
     bool lost(int peer);
     /// Throws if messages from or to `peer`, or any other rank (Transport::any_source), are no longer possible.
     void require(int peer);
+    /// Why the group cannot continue, as far as connections show it: one is closed whose rank has not taken leave.
+    /// Empty if none is. From any thread.
+    std::string failure();
     /// Waits until the others have read all that this rank has sent, because closing a connection may discard its
     /// buffered data.
     void take_leave(Deadline deadline);
@@ -70,7 +74,7 @@ private:
     struct Peer {
         std::vector<Frame> open;  ///< receives, in the order in which they will be filled, cyclically
         std::size_t next = 0;
-        bool closed = false;
+        std::atomic<bool> closed{false};
         std::uint64_t sent = 0;
         std::byte nothing{};
         std::unique_ptr<GlooBuffer> leave_given, leave_taken;

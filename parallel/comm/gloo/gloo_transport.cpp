@@ -63,6 +63,7 @@ public:
     }
 
     void abort(const std::string& reason) noexcept override { mesh().close(reason); }
+    std::string failure() const override { return messages_->failure(); }
 
 private:
     GlooWatch& watch() { return *this; }

@@ -93,12 +93,13 @@ void Communicator::connect(const std::string& prefix, const MakeTransport& make)
                     .global_ranks = info_.global_ranks,
                     .master_addr = info_.master_addr,
                     .gone = gone,
+                    .lost = [this] { return rank_progress_ ? rank_progress_->lost_in_setup() : std::string(); },
                     .verdict = [this] { return rank_progress_ ? rank_progress_->verdict() : std::string(); }};
     try {
         rank_progress_ = std::make_unique<RankProgress>(*info_.store, prefix, info_.rank, job_ranks(info_),
                                                         [this](const std::string& reason) { abort(reason); });
         rank_progress_->begin_waiting();
-        if (info_.hosts.empty()) info_.hosts = find_hosts(where, RunClock::now() + info_.timeout);
+        if (info_.hosts.empty()) info_.hosts = find_hosts(where, deadline_in(info_.timeout));
         where.hosts = info_.hosts;
         transport_ = make(where);
         rank_progress_->note_connected();
@@ -152,7 +153,7 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
     const std::uint64_t number = ++sequence_;
     if (!transport_) return;
     call.on_gpu = on_gpu();
-    const Deadline deadline = RunClock::now() + info_.timeout;
+    const Deadline deadline = deadline_in(info_.timeout);
     rank_progress_->begin(call.name, number);
     try {
         if (compares_) compare_calls(transport_->on_host(), info_.rank, info_.size, call, deadline);
@@ -299,7 +300,7 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
     // themselves.
     constexpr std::chrono::milliseconds ahead(4000);
     const Waiting waiting(*this);
-    const Deadline deadline = RunClock::now() + timeout + (info_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
+    const Deadline deadline = deadline_in(timeout) + (info_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
     char token = 0;
     std::vector<int> missing;
     const auto arrived = [&](Message& message) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/parallel/comm/store/rank_exits.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
 
 namespace lockstep {
 
@@ -140,7 +141,7 @@ void RankProgress::watch() {
         const auto began = began_;
         lock.unlock();
         publish_waiting();
-        const std::string reason = held_up ? lost() : std::string();
+        const std::string reason = held_up ? lost_in_operation() : std::string();
         if (!reason.empty() && !heard) heard = now;
         if (!reason.empty() && now - std::max(*heard, began) >= time_to_finish) return abort_(reason);
         lock.lock();
@@ -148,15 +149,29 @@ void RankProgress::watch() {
 }
 
 std::string RankProgress::lost() {
+    const std::string lines = job_->try_get(rank_exits).value_or("");
+    for (std::size_t rank = 0; rank < job_ranks_.size(); ++rank)
+        if (const auto how = rank_exit_of(lines, job_ranks_[rank]); how && *how != RankExit::left)
+            return fmt::format("rank {} has {}", rank, name_of(*how));
+    return {};
+}
+
+std::string RankProgress::lost_in_operation() noexcept {
     try {
-        const std::string lines = job_->try_get(rank_exits).value_or("");
-        for (std::size_t rank = 0; rank < job_ranks_.size(); ++rank)
-            if (const auto how = rank_exit_of(lines, job_ranks_[rank]); how && *how != RankExit::left)
-                return fmt::format("rank {} has {}", rank, name_of(*how));
+        return lost();
     } catch (const std::exception&) {  // the store is unreachable: its rank may have left in good order
         return {};
     }
-    return {};
+}
+
+std::string RankProgress::lost_in_setup() noexcept {
+    try {
+        return lost();
+    } catch (const StoreEnded& error) {
+        return error.what();
+    } catch (const std::exception&) {  // the store does not answer
+        return {};
+    }
 }
 
 std::string RankProgress::waits_key(int rank) const {

@@ -54,6 +54,9 @@ public:
     void note_cause(const std::string& reason) noexcept;
     /// An operation of this rank has failed. As `note_cause`, and no error names this rank as missing, in any group.
     void note_failure(const std::string& reason) noexcept;
+    /// Why the group cannot be set up any more: a rank has failed or died, or the store has ended with its rank. Empty
+    /// if unknown. From any thread; the store's answer is awaited briefly.
+    std::string lost_in_setup() noexcept;
     /// This rank is connected to the others.
     void note_connected() { publish(connected, "1"); }
     /// After the group could not be set up: "ranks 1, 3 have not connected so far", only ranks that do not wait
@@ -82,8 +85,9 @@ private:
     /// The cause recorded by another rank.
     std::string cause();
 
-    /// "rank 3 has died": the first rank that has not left in good order.
+    /// "rank 3 has died": the first rank that has not left in good order. Throws the errors of the store.
     std::string lost();
+    std::string lost_in_operation() noexcept;
 
     const int rank_;
     const std::vector<int> job_ranks_;

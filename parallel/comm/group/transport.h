@@ -122,6 +122,9 @@ struct GroupInfo {
     /// Reason why a rank, by its name in messages, cannot arrive any more ("rank 3 has died"); empty if unknown. May be
     /// null.
     std::function<std::string(int called)> gone = {};
+    /// While the transport is made: why it cannot be completed ("rank 3 has died"); empty if unknown. From any thread;
+    /// may be null.
+    std::function<std::string()> lost = {};
     /// At the deadline of the current operation: the rank to blame ("rank 3 has not arrived"), from the reports of all
     /// ranks of the job; empty if unknown. May be null.
     std::function<std::string()> verdict = {};

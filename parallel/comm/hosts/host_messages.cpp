@@ -67,7 +67,7 @@ private:
 
 HostMessages::HostMessages(const GroupInfo& info, const HostLayout& layout)
     : rank_(info.rank), layout_(layout), store_(info.store->clone(answer_timeout, connect_timeout)) {
-    const Deadline deadline = RunClock::now() + info.timeout;
+    const Deadline deadline = deadline_in(info.timeout);
     const int host = layout_.host_of(rank_);
     GroupInfo part = info;
     part.hosts.clear();
@@ -143,7 +143,9 @@ void HostMessages::require_alive() const {
 
 std::string HostMessages::failure() const {
     const std::lock_guard lock(mutex_);
-    return ended_ ? reason_ : inside_ ? inside_->failure() : std::string();
+    if (ended_) return reason_;
+    std::string reason = inside_ ? inside_->failure() : std::string();
+    return reason.empty() && between_ ? between_->failure() : reason;
 }
 
 void HostMessages::fail(const std::string& reason) {

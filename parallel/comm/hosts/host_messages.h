@@ -39,7 +39,7 @@ public:
     /// Ends the group on all ranks and throws the reason that ended it first.
     [[noreturn]] void fail(const std::string& reason);
     void end(const std::string& reason) noexcept;
-    /// As Transport::failure: of this rank's host, and the failures reported by others.
+    /// As Transport::failure: of this rank's host, of connections to others, and failures that others have reported.
     std::string failure() const;
     /// Existing messages throw from now on.
     void close();

@@ -156,13 +156,17 @@ bool is_loopback(const std::string& host) {
 Descriptor connect_to(const std::string& host, int port, Deadline deadline) {
     const Addresses addresses = addresses_of(host, port, false);
     std::string failure;
+    bool refused = true;
     for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
         auto [socket, why] = try_to_connect(*address, deadline);
         if (socket) return std::move(socket);
+        refused = refused && why == text_of(ECONNREFUSED);
         failure = std::move(why);
     }
-    throw CommunicationError(fmt::format(
-        "cannot reach {}:{}: {}; expected the process of rank 0 at this address and port", host, port, failure));
+    const std::string text = fmt::format(
+        "cannot reach {}:{}: {}; expected the process of rank 0 at this address and port", host, port, failure);
+    if (refused) throw ConnectionRefused(text);
+    throw CommunicationError(text);
 }
 
 std::string wait_for(const Descriptor& socket, short events, Deadline deadline) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/parallel/comm/store/deadline.h"
+#include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
@@ -37,7 +38,12 @@ Descriptor hold_free_port();
 int port_of(const Descriptor& socket);
 /// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError if it has none.
 bool is_loopback(const std::string& host);
-/// One attempt, at every address that `host` has. Throws CommunicationError.
+/// No process listens on the port, at any address of the host.
+class ConnectionRefused : public CommunicationError {
+public:
+    using CommunicationError::CommunicationError;
+};
+/// One attempt, at every address that `host` has. Throws CommunicationError, or ConnectionRefused.
 Descriptor connect_to(const std::string& host, int port, Deadline deadline);
 
 /// Waits until `socket` is ready for `events` of poll. Returns an empty string, or the error.

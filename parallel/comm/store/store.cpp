@@ -25,11 +25,13 @@ void Store::require_value(std::string_view key, std::string_view value) {
 
 std::unique_ptr<Store> Store::clone(Milliseconds timeout, Milliseconds connect_timeout) {
     constexpr Milliseconds first_pause(5), longest_pause(100);
-    const Deadline deadline = RunClock::now() + connect_timeout;
+    const Deadline deadline = deadline_in(connect_timeout);
     for (Milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
         try {
             return clone(timeout);
         } catch (const NotAdmitted&) {  // another attempt would fail in the same way
+            throw;
+        } catch (const StoreEnded&) {  // nothing listens there any more
             throw;
         } catch (const CommunicationError&) {
             if (RunClock::now() >= deadline) throw;

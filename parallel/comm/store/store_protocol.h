@@ -87,11 +87,17 @@ bool equal(std::string_view a, std::string_view b);
 
 namespace lockstep {
 
-// A refusal by a store that does not change with time.
+// Errors of a store that do not change with time.
 
 /// Another attempt at this port would fail as well: the store there belongs to another job, has another token, or does
 /// not admit this user.
 class NotAdmitted : public CommunicationError {
+public:
+    using CommunicationError::CommunicationError;
+};
+
+/// The server that this client was connected to has ended, or has evicted it: another attempt would fail as well.
+class StoreEnded : public CommunicationError {
 public:
     using CommunicationError::CommunicationError;
 };

@@ -43,8 +43,11 @@ std::string described_store(const TcpStoreOptions& options) {
 /// Sends one request at a time, each answered before the next. For one thread at a time.
 class StoreConnection {
 public:
-    explicit StoreConnection(const TcpStoreOptions& options)
-        : options_(sound("TcpStore", options, 1)), for_this_user_(is_loopback(options_.host) && options.token.empty()) {
+    /// `known`: the server has admitted this process before, so it listens as long as it exists.
+    StoreConnection(const TcpStoreOptions& options, bool known)
+        : options_(sound("TcpStore", options, 1)),
+          for_this_user_(is_loopback(options_.host) && options.token.empty()),
+          known_(known) {
         if (options_.token.size() > longest_token)
             throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; expected at most {}",
                                               options_.token.size(), longest_token));
@@ -57,12 +60,14 @@ public:
     /// The answer's field (empty if it has none), or nullopt if the server reports the key as missing.
     std::optional<std::string> ask(std::string_view what, Command command, const std::vector<std::string_view>& fields,
                                    milliseconds timeout) {
+        if (ended_) throw StoreEnded(why_closed_);
         if (!socket_) throw CommunicationError(why_closed_);
-        Reply reply = exchange(command, fields, RunClock::now() + timeout, max_frame_bytes);
+        Reply reply = exchange(command, fields, deadline_in(timeout), max_frame_bytes);
         if (!reply.failure.empty()) {
             socket_.reset();  // a later answer would be taken for that of another request
-            why_closed_ = reply.lost ? gone() : given_up(what, reply.failure);
-            if (reply.lost) throw CommunicationError(gone());
+            ended_ = reply.lost;
+            why_closed_ = ended_ ? gone() : given_up(what, reply.failure);
+            if (ended_) throw StoreEnded(why_closed_);
             throw CommunicationError(fmt::format("{}: {}: {}", describe(), what, reply.failure));
         }
         if (reply.answer == Answer::missing) return std::nullopt;
@@ -118,7 +123,7 @@ private:
     /// Tries until the deadline: the server may not be listening yet, and one with many strangers closes slow
     /// newcomers.
     void connect() {
-        const Deadline deadline = RunClock::now() + options_.time_limit;
+        const Deadline deadline = deadline_in(options_.time_limit);
         const int first = options_.port, end = first + options_.ports;
         for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
             std::string failure;
@@ -127,6 +132,9 @@ private:
                     enter(std::min(deadline, RunClock::now() + (options_.ports == 1 ? time_for_hello : time_to_greet)));
                     options_.ports = 1;  // clones know the port
                     return;
+                } catch (const ConnectionRefused& error) {
+                    if (known_) throw StoreEnded(gone());
+                    failure = error.what();
                 } catch (const NotAdmitted& error) {
                     if (options_.ports == 1) throw;  // another process may hold one of several ports
                     failure = error.what();
@@ -199,8 +207,10 @@ private:
 
     TcpStoreOptions options_;
     const bool for_this_user_;
+    const bool known_;
     Descriptor socket_;
     std::string why_closed_;  ///< reason why there is no socket
+    bool ended_ = false;      ///< the server has closed the connection
 };
 
 /// Time beyond the deadline that the server was given, for its answer.
@@ -224,8 +234,8 @@ std::int64_t number_in(const std::optional<std::string>& field, const std::strin
 /// server's connections.
 class TcpStore::Connections {
 public:
-    explicit Connections(const TcpStoreOptions& options)
-        : calls_(std::make_unique<StoreConnection>(options)), options_(calls_->options()) {}
+    Connections(const TcpStoreOptions& options, bool known)
+        : calls_(std::make_unique<StoreConnection>(options, known)), options_(calls_->options()) {}
 
     const TcpStoreOptions& options() const { return options_; }
 
@@ -238,13 +248,12 @@ public:
 
     /// The value of the key; nullopt if it is not set in time.
     std::optional<std::string> get(std::string_view what, std::string_view key, milliseconds timeout) {
-        const Deadline deadline = RunClock::now() + timeout;
-        milliseconds left = timeout;
+        const Deadline deadline = deadline_in(timeout);
+        milliseconds left = std::min(bounded(timeout), time_until(deadline));
         for (milliseconds pause(1);; pause = std::min(2 * pause, longest_look)) {
             if (StoreConnection* const free = for_wait()) {
                 const Use use(*this, free);
-                return use->ask(what, Command::get, {key, number(left.count())},
-                                std::max(left, milliseconds(0)) + grace);
+                return use->ask(what, Command::get, {key, number(left.count())}, left + grace);
             }
             std::optional<std::string> value = ask(what, Command::try_get, {key});
             if (value || RunClock::now() >= deadline) return value;
@@ -299,7 +308,7 @@ private:
         std::unique_ptr<StoreConnection> made;
         try {
             lock.unlock();
-            made = std::make_unique<StoreConnection>(options_);
+            made = std::make_unique<StoreConnection>(options_, true);
             lock.lock();
         } catch (...) {
             lock.lock();
@@ -330,7 +339,7 @@ private:
             lock.unlock();
             std::unique_ptr<StoreConnection> made;
             try {
-                made = std::make_unique<StoreConnection>(options_);
+                made = std::make_unique<StoreConnection>(options_, true);
             } catch (...) {
                 lock.lock();
                 gets_busy_ = false;
@@ -360,7 +369,9 @@ private:
     const TcpStoreOptions options_;
 };
 
-TcpStore::TcpStore(const TcpStoreOptions& options) : connections_(std::make_unique<Connections>(options)) {}
+TcpStore::TcpStore(const TcpStoreOptions& options) : connections_(std::make_unique<Connections>(options, false)) {}
+TcpStore::TcpStore(const TcpStoreOptions& options, Clone)
+    : connections_(std::make_unique<Connections>(options, true)) {}
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(std::string_view key, std::string_view value) {
@@ -416,7 +427,7 @@ std::int64_t TcpStore::count() { return number_in(connections_->ask("count", Com
 std::unique_ptr<Store> TcpStore::clone(Milliseconds timeout) {
     TcpStoreOptions options = connections_->options();
     options.time_limit = timeout;
-    return std::make_unique<TcpStore>(options);
+    return std::unique_ptr<Store>(new TcpStore(options, Clone()));
 }
 
 Store::Milliseconds TcpStore::time_limit() const { return connections_->options().time_limit; }

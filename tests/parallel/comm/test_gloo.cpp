@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -227,4 +230,86 @@ TEST_CASE("a missing rank is an error at the deadline") {
     const test::TemporaryDirectory folder;
     const std::string error = error_of([&] { auto never = connect(folder, 0, 2, milliseconds(500)); });
     CHECK(contains(error, "could not connect"));
+}
+
+TEST_CASE("a closed connection is a failure over Gloo, unless its rank has taken leave") {
+    if (absent()) return;
+    const std::string end = GENERATE("exit", "destroy");
+    INFO(end);
+    CHECK(failures_of(2, [&](auto& transport, int rank) -> Lines {
+              transport->barrier(far_off());
+              if (rank == 1) {
+                  if (end == "exit") ::_exit(0);
+                  return {};
+              }
+              if (!test::comes_true([&] { return transport->announced(7) == Transport::all_left; })) return {"open"};
+              const std::string failure = transport->failure();
+              if (end == "exit") return unless(failure, "the connection to rank 1 is closed");
+              return failure.empty() ? Lines{} : Lines{failure};
+          }).empty());
+}
+
+namespace {
+
+/// A store of a group of two, in which the other rank has published an address and connects to none.
+class StoreOfAbsentPeer final : public Store {
+public:
+    /// `port`: that of the other rank's address. Gloo's ranks compare their addresses: the lower one listens.
+    explicit StoreOfAbsentPeer(unsigned char port) : port_(port) {}
+
+    void set(std::string_view key, std::string_view value) override {
+        const std::scoped_lock lock(mutex_);
+        if (std::string_view(key).starts_with("mesh/")) {
+            peer_ = value;
+            peer_[2] = peer_[3] = static_cast<char>(port_);  // as in a sockaddr_in
+        }
+    }
+    std::string get(std::string_view key, Milliseconds) override { return try_get(key).value_or(""); }
+    std::optional<std::string> try_get(std::string_view key) override {
+        const std::scoped_lock lock(mutex_);
+        return key.starts_with("mesh/") && !peer_.empty() ? std::optional(peer_) : std::nullopt;
+    }
+    std::int64_t add(std::string_view, std::int64_t) override { return 0; }
+    std::string compare_set(std::string_view, std::string_view, std::string_view) override { return {}; }
+    bool remove(std::string_view) override { return false; }
+    std::int64_t count() override { return 0; }
+    std::unique_ptr<Store> clone(Milliseconds) override { return nullptr; }
+    Milliseconds time_limit() const override { return test::no_limit; }
+    std::string describe() const override { return "store"; }
+
+private:
+    const unsigned char port_;
+    std::mutex mutex_;
+    std::string peer_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank that dies while the group is connected ends the wait for it") {
+    if (absent()) return;
+    const auto error_with = [](unsigned char port) {
+        const auto store = std::make_shared<StoreOfAbsentPeer>(port);
+        return error_of([&] {
+            gloo_backend().make({.rank = 1, .size = 2, .store = store, .timeout = test::no_limit, .lost = [] {
+                                     return std::string("rank 0 has died");
+                                 }});
+        });
+    };
+    const std::string low = error_with(0), high = error_with(0xff);
+    INFO(low << '\n' << high);
+    CHECK(contains(low, "could not connect to rank 0: "));
+    CHECK(contains(high, "could not connect to rank 0: "));
+    CHECK((contains(low, "rank 0 has died") || contains(high, "rank 0 has died")));
+}
+
+TEST_CASE("a rank that dies before it publishes its address ends the wait for it") {
+    if (absent()) return;
+    const test::TemporaryDirectory folder;
+    const auto store = std::make_shared<FileStore>(folder / "store", milliseconds(test::no_limit));
+    const std::string error = error_of([&] {
+        gloo_backend().make({.rank = 1, .size = 2, .store = store, .timeout = test::no_limit, .lost = [] {
+                                 return std::string("rank 0 has died");
+                             }});
+    });
+    CHECK(contains(error, "could not connect to rank 0: rank 0 has died"));
 }

@@ -221,6 +221,22 @@ TEST_CASE("bad input is rejected before anything is sent, and the group stays us
                lockstep::test::contains("expected one of shm"));
 }
 
+TEST_CASE("groups accept time limits of any size") {
+    const TemporaryDirectory place;
+    constexpr auto longest = std::chrono::milliseconds::max();
+    ForkedRanks ranks(2, [&](int rank) -> Lines {
+        ProcessGroup group({.rendezvous = {.init_method = "file://" + (place / "store").string(),
+                                           .rank = rank,
+                                           .world_size = 2,
+                                           .time_limit = longest},
+                            .time_limit = longest});
+        group.barrier();
+        group.monitored_barrier(longest);
+        return group.barrier_async().wait_for(longest) ? Lines{} : Lines{"the barrier is not done"};
+    });
+    CHECK(joined(ranks.finish()) == "");
+}
+
 TEST_CASE("the error about an unusable backend says why and what to do") {
     if (!is_built_in("nccl"))
         CHECK_THAT(message_of<InvalidArgument>([] { ProcessGroup({.backend = "nccl"}); }),

@@ -134,6 +134,30 @@ TEST_CASE("every store waits for a key until its time limit") {
     CHECK(store->get("after") == "an expired wait");
 }
 
+TEST_CASE("stores accept time limits of any size") {
+    const TcpStoreServer server{TcpStoreOptions{.time_limit = Store::Milliseconds::max()}};
+    const test::TemporaryDirectory folder;
+    const std::string kind = GENERATE("tcp", "file");
+    INFO(kind);
+    std::unique_ptr<Store> store;
+    if (kind == "tcp")
+        store = std::make_unique<TcpStore>(
+            TcpStoreOptions{.port = server.port(), .time_limit = Store::Milliseconds::max()});
+    else
+        store = std::make_unique<FileStore>(folder / "store", Store::Milliseconds::max());
+    test::Gate waits;
+    std::thread later([&, own = store->clone(Store::Milliseconds::max(), Store::Milliseconds::max())] {
+        waits.pass();
+        std::this_thread::sleep_for(milliseconds(20));  // so that the get below usually waits
+        own->set("late", "here");
+    });
+    waits.open();
+    CHECK(store->get("late", Store::Milliseconds::max()) == "here");
+    later.join();
+    CHECK(store->get("late", Store::Milliseconds::min()) == "here");
+    CHECK_THROWS_AS(store->get("never", Store::Milliseconds::min()), CommunicationError);
+}
+
 TEST_CASE("every store serves all other calls while a get of another thread waits") {
     AnyStore any;
     const auto store = any.make(GENERATE("tcp", "file", "prefix"));
@@ -296,6 +320,17 @@ TEST_CASE("a store that is absent or disappears is an error in time") {
     CHECK(contains(message_of<CommunicationError>([&] { store.get("key"); }), "has closed the connection"));
     killer.join();
     CHECK(contains(message_of<CommunicationError>([&] { store.set("key", ""); }), "has closed the connection"));
+}
+
+TEST_CASE("clones of a store whose server has ended fail at once") {
+    auto server = std::make_unique<TcpStoreServer>(TcpStoreOptions{});
+    TcpStore store(at(server->port()));
+    store.set("key", "value");
+    const std::unique_ptr<Store> before = store.clone(test::no_limit);
+    server.reset();
+    CHECK(contains(message_of<CommunicationError>([&] { (void)store.clone(test::no_limit); }), "has closed"));
+    CHECK(contains(message_of<CommunicationError>([&] { (void)before->clone(test::no_limit, test::no_limit); }),
+                   "has closed"));
 }
 
 TEST_CASE("append_on_loss appends a client's latest value when the client is lost") {
