@@ -40,7 +40,10 @@ struct CheckpointWriter::Impl {
             ending = true;
         }
         changed.notify_all();
-        if (thread.joinable()) thread.join();
+        if (thread.get_id() == std::this_thread::get_id())
+            thread.detach();  // a handler of its warnings ends the process
+        else if (thread.joinable())
+            thread.join();
     }
 
     void rest(std::unique_lock<std::mutex>& lock) {

@@ -149,7 +149,10 @@ LogWriter::~LogWriter() {
         ending_ = true;
     }
     wake_.notify_one();
-    thread_.join();
+    if (thread_.get_id() == std::this_thread::get_id())
+        thread_.detach();  // a handler of its warnings ends the process
+    else
+        thread_.join();
 }
 
 bool LogWriter::is_of_parent() const { return generation_ != forked::generation(); }

@@ -115,8 +115,33 @@ struct Joins {
     std::optional<ls::ProcessGroup::Work> work;
 };
 
+/// A log on a full disk, and checkpoints for a directory that does not exist: warnings of the threads that write.
+struct FullLog : Logs {
+    explicit FullLog(const std::filesystem::path& place) : Logs(with_full_file(place)) {}
+    static std::filesystem::path with_full_file(const std::filesystem::path& place) {
+        std::filesystem::create_directories(place / "log");
+        std::filesystem::create_symlink("/dev/full", place / "log/log.jsonl");
+        return place;
+    }
+};
+struct FailingSaves : Saves {
+    explicit FailingSaves(const std::filesystem::path& place) : Saves(place / "missing") {}
+};
+
 template <class Used>
 std::optional<Used> object_of_the_process;
+
+/// Exits from the handler of a warning, which the object's own thread calls.
+template <class Used>
+[[noreturn]] void exit_of_handler(bool kept, const std::filesystem::path& place) {
+    std::filesystem::remove_all(place);
+    std::filesystem::create_directories(place);
+    std::optional<Used> local;
+    Used& used = kept ? object_of_the_process<Used>.emplace(place) : local.emplace(place);
+    ls::set_log_handler([](ls::LogLevel, const std::string&) { std::exit(7); });
+    used.use();
+    while (true) ::pause();
+}
 
 /// Exits from another thread. An object of the process, which exit destroys, is not in a call then; a local one is.
 template <class Used>
@@ -147,6 +172,8 @@ int main(int count, char** arguments) {
     if (how == "exit with a checkpoint writer") exit_while_used<Saves>(kept, place);
     if (how == "exit with a store server") exit_while_used<Serves>(kept, place);
     if (how == "exit with a process group") exit_while_used<Joins>(kept, place);
+    if (how == "exit of a handler of a log") exit_of_handler<FullLog>(kept, place);
+    if (how == "exit of a handler of a checkpoint writer") exit_of_handler<FailingSaves>(kept, place);
     std::optional<Training> local;
     Training& training = kept ? of_the_process.emplace() : local.emplace();
     if (how == "exit of another thread") {

@@ -105,7 +105,10 @@ public:
         const std::uint64_t one = 1;
         while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
         }
-        thread_.join();
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();  // a handler of its warnings ends the process
+        else
+            thread_.join();
     }
 
     int port() const { return port_; }
