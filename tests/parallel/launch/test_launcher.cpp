@@ -237,14 +237,18 @@ TEST_CASE("signal handlers are restored, and ignored signals stay ignored") {
 TEST_CASE("ranks that save when they are asked to end have extra time") {
     const bool enough = GENERATE(true, false);
     LaunchOptions options = worker({"deaf=15"}, 2);
-    const TemporaryDirectory directory;
+    const TemporaryDirectory directory, other;
+    const std::string saved = (other / "saved").string();
     options.command.push_back("pid=" + directory.path().string());
-    options.command.emplace_back(enough ? "sleep=1500" : "sleep=600000");
+    options.command.push_back("after=" + saved);
     options.grace = std::chrono::milliseconds(100);
     options.stop_grace = enough ? test::no_limit : std::chrono::milliseconds(200);
     std::thread user([&] {
         test::processes_in(directory, 2);
         ::kill(::getpid(), SIGTERM);
+        if (!enough) return;                                          // then they never save
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));  // longer than the usual grace period
+        test::put_bytes(saved, "");
     });
     const LaunchResult result = launch(options);
     user.join();

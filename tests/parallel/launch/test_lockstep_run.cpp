@@ -280,8 +280,14 @@ TEST_CASE("the first failed rank is named, with its status and last output, and 
 }
 
 TEST_CASE("ranks that fail because of another rank may print it and are not blamed") {
-    StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=3", "sh", "-c",
-                        "[ $RANK = 1 ] && exit 5; sleep 0.4; echo rank $RANK misses it; exit 6"});
+    // The others wait until rank 1 has ended: it is a zombie as long as the launcher runs.
+    const TemporaryDirectory directory;
+    StartedProcess run(
+        {LOCKSTEP_RUN, "--nproc-per-node=3", "sh", "-c",
+         "[ $RANK = 1 ] && { echo $$ >\"$0/new\"; mv \"$0/new\" \"$0/pid\"; exit 5; }\n"
+         "until [ -e \"$0/pid\" ] && grep -q ') Z' \"/proc/$(cat \"$0/pid\")/stat\"; do sleep 0.01; done\n"
+         "sleep 0.4; echo rank $RANK misses it; exit 6",
+         directory.path().string()});
     CHECK(run.status() == 1);
     CHECK(run.lines() == Words{"rank 0 misses it", "rank 2 misses it"});
     CHECK_THAT(run.err(), contains("rank 1 failed first: exit status 5"));

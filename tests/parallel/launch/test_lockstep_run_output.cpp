@@ -143,7 +143,7 @@ TEST_CASE("a process outside the group that holds a rank's stream open does not 
     const std::string file = (directory / "pid").string();
     StartedProcess run(
         {LOCKSTEP_RUN, "--nproc-per-node=1", "sh", "-c",
-         "setsid sh -c 'echo $$ >" + file + "; exec sleep 60' & while [ ! -s " + file + " ]; do sleep 0.01; done"});
+         "setsid sh -c 'echo $$ >" + file + "; exec sleep 3600' & while [ ! -s " + file + " ]; do sleep 0.01; done"});
     CHECK(run.status() == 0);
     const auto left = processes_in(directory, 1);
     CHECK(is_running(left.front()));  // it has left its group
