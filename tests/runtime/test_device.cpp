@@ -16,6 +16,7 @@
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/versions.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/fixtures/shell.h"
 
 using namespace lockstep;
 
@@ -42,7 +43,7 @@ struct ProgramRun {
 /// Runs lockstep-info in a separate environment: a process reads its environment once.
 ProgramRun info(const std::string& environment, const std::string& arguments) {
     const std::string command = "env -u CUDA_VISIBLE_DEVICES -u LOCKSTEP_CPU_DEVICES -u LOCKSTEP_CPU_ISA " +
-                                environment + " '" LOCKSTEP_INFO "' " + arguments + " 2>&1";
+                                environment + " " + test::shell_word(LOCKSTEP_INFO) + " " + arguments + " 2>&1";
     ProgramRun run;
     FILE* pipe = popen(command.c_str(), "r");
     REQUIRE(pipe != nullptr);

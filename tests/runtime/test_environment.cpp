@@ -15,6 +15,7 @@
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/shell.h"
 
 using namespace lockstep;
 using lockstep::test::contains;
@@ -33,7 +34,10 @@ ProgramRun child(const std::string& setting) {
     const ssize_t length = readlink("/proc/self/exe", part.data(), part.size() - 1);
     REQUIRE(length > 0);
     const std::string self(part.data(), static_cast<std::size_t>(length));
-    FILE* pipe = popen(("env '" + setting + "' '" + self + "' '[.child][#test_environment]' 2>&1").c_str(), "r");
+    FILE* pipe = popen(
+        ("env " + test::shell_word(setting) + " " + test::shell_word(self) + " '[.child][#test_environment]' 2>&1")
+            .c_str(),
+        "r");
     REQUIRE(pipe != nullptr);
     ProgramRun run;
     while (const std::size_t bytes = std::fread(part.data(), 1, part.size(), pipe))

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/shell.h"
 
 namespace lockstep::test {
 
@@ -20,8 +21,8 @@ struct ProgramRun {
 /// Runs `line`, which begins with a program's name, in `directory`, preceded by `before`.
 inline ProgramRun run_program(const TemporaryDirectory& directory, const std::string& line,
                               const std::string& before = "") {
-    const std::string command =
-        "cd '" + directory.path().string() + "' && " + before + " '" PROGRAMS "'/" + line + " >out 2>err";
+    const std::string command = "cd " + shell_word(directory.path()) + " && " + before + " " + shell_word(PROGRAMS) +
+                                "/" + line + " >out 2>err";
     const int raw = std::system(command.c_str());
     return {WIFEXITED(raw) ? WEXITSTATUS(raw) : -1, get_bytes(directory / "out"), get_bytes(directory / "err")};
 }

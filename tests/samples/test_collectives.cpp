@@ -68,8 +68,8 @@ TEST_CASE("the tutorial's programs print the documented output") {
     CHECK(all.status == 0);
     CHECK(sorted_lines(all.out).size() == lines);
     CHECK(run_program(place, "collectives --processes 1").status == 0);
-    const ProgramRun launched =
-        run_program(place, "lockstep-run --nproc-per-node 2 '" PROGRAMS "/collectives' --program ring");
+    const ProgramRun launched = run_program(
+        place, "lockstep-run --nproc-per-node 2 " + shell_word(PROGRAMS "/collectives") + " --program ring");
     CHECK(sorted_lines(launched.out) ==
           Lines{"Rank 0 has data [3.0, 3.0, 3.0, 3.0]", "Rank 1 has data [3.0, 3.0, 3.0, 3.0]"});
 

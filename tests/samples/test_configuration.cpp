@@ -264,7 +264,9 @@ TEST_CASE("--launcher is an error if that launcher is absent") {
     CHECK(linear(place, flags + "pytorch", ranks).status == 0);
     CHECK(linear(place, "--launcher pytorch --steps 1").status == 2);
     CHECK(linear(place, flags + "none").status == 0);
-    CHECK(run_program(place, "lockstep-run --nproc-per-node 1 '" PROGRAMS "/linear' " + flags + "pytorch").status == 0);
+    CHECK(run_program(place,
+                      "lockstep-run --nproc-per-node 1 " + shell_word(PROGRAMS "/linear") + " " + flags + "pytorch")
+              .status == 0);
 }
 
 TEST_CASE("lines of PyTorch's examples are printed for every Nth batch, also in a resumed run") {

@@ -82,9 +82,8 @@ long lines_of(const std::string& text) { return std::count(text.begin(), text.en
 TEST_CASE("the rank that could not write is named, not those that waited for it") {
     const TemporaryDirectory place;
     for (int i = 0; i < 3; ++i) {
-        const ProgramRun run =
-            run_program(place, "lockstep-run --nproc-per-node 4 '" + programs +
-                                   "/linear' --parallel ddp --epochs 1 --quiet --save /nowhere/file");
+        const ProgramRun run = run_program(place, "lockstep-run --nproc-per-node 4 " + shell_word(programs) +
+                                                      "/linear --parallel ddp --epochs 1 --quiet --save /nowhere/file");
         CAPTURE(run.err);
         CHECK(run.status == 1);
         CHECK_THAT(run.err, contains("lockstep-run: rank 0 failed first: exit status 1"));
@@ -111,7 +110,7 @@ TEST_CASE("ranks of a program that started itself report an error once, and the 
 
 TEST_CASE("a single warning says that each process trains by itself") {
     const TemporaryDirectory place;
-    const std::string two = "lockstep-run --nproc-per-node 2 '" + programs + "/linear' --quiet --epochs 1 ";
+    const std::string two = "lockstep-run --nproc-per-node 2 " + shell_word(programs) + "/linear --quiet --epochs 1 ";
     const ProgramRun alone = run_program(place, two);
     CHECK(alone.status == 0);
     CHECK(lines_of(alone.err) == 1);
@@ -160,8 +159,8 @@ TEST_CASE("closed standard streams are not used for a program's files") {
             const TemporaryDirectory place;
             CAPTURE(closed);
             CAPTURE(how);
-            const std::string command = "cd '" + place.path().string() + "' && '" + programs + "/linear' " + how +
-                                        " --shards 2 --steps 3 --save net --log-dir log --json figures " + closed;
+            const std::string command = "cd " + shell_word(place.path()) + " && " + shell_word(programs) + "/linear " +
+                                        how + " --shards 2 --steps 3 --save net --log-dir log --json figures " + closed;
             CHECK(std::system(command.c_str()) == 0);
             for (const char* file : {"net", "net.resume", "log/linear.jsonl", "figures"})
                 CHECK(std::filesystem::exists(place / file));
@@ -175,12 +174,13 @@ TEST_CASE("closed standard streams are not used for a program's files") {
     for (const char* line :
          {"lockstep-run --nproc-per-node 1 true", "make-digits --data digits --train 4 --test 4", "lockstep-info"})
         CHECK(std::system(
-                  ("cd '" + place.path().string() + "' && '" + programs + "'/" + line + " <&- >&- 2>&-").c_str()) == 0);
+                  ("cd " + shell_word(place.path()) + " && " + shell_word(programs) + "/" + line + " <&- >&- 2>&-")
+                      .c_str()) == 0);
     // Ranks that print: their output must not be a socket or file of the process group.
     for (const char* closed : {">&-", "<&- >&- 2>&-"})
-        CHECK(
-            std::system(("cd '" + place.path().string() + "' && '" + programs + "'/collectives --processes 2 " + closed)
-                            .c_str()) == 0);
+        CHECK(std::system(("cd " + shell_word(place.path()) + " && " + shell_word(programs) +
+                           "/collectives --processes 2 " + closed)
+                              .c_str()) == 0);
 }
 
 TEST_CASE("unwritable output does not end training") {
@@ -188,7 +188,7 @@ TEST_CASE("unwritable output does not end training") {
     {
         const TemporaryDirectory place;
         const std::string command =
-            "cd '" + place.path().string() + "' && '" + programs + "'/" + train + " >/dev/full 2>err";
+            "cd " + shell_word(place.path()) + " && " + shell_word(programs) + "/" + train + " >/dev/full 2>err";
         const int status = std::system(command.c_str());
         CHECK(WEXITSTATUS(status) == 1);  // the output is lost, but not the run
         CHECK(std::filesystem::exists(place / "net.resume"));
@@ -199,8 +199,9 @@ TEST_CASE("unwritable output does not end training") {
                             contains("linear: cannot write to standard output\n"));
     }
     const TemporaryDirectory place;
-    const std::string command = "bash -c \"cd '" + place.path().string() + "' && '" + programs + "'/" + train +
-                                " 2>err | head -1 >out; exit \\${PIPESTATUS[0]}\"";
+    const std::string command =
+        "bash -c " + shell_word("cd " + shell_word(place.path()) + " && " + shell_word(programs) + "/" + train +
+                                " 2>err | head -1 >out; exit ${PIPESTATUS[0]}");
     const int status = std::system(command.c_str());
     CHECK(WEXITSTATUS(status) == 0);  // the reader has closed the pipe
     CHECK(std::filesystem::exists(place / "net.resume"));
@@ -225,12 +226,12 @@ TEST_CASE("several processes train to the end with the same result, whatever hap
             std::filesystem::remove(place / ("net" + suffix));
         }
     };
-    const std::string linear = "'" + programs + "/linear' --parallel ddp";
+    const std::string linear = shell_word(programs + "/linear") + " --parallel ddp";
     for (const std::string& start :
-         {linear + " --devices cpu:0,cpu:1", "'" + programs + "/lockstep-run' --nproc-per-node 2 " + linear,
-          "'" + programs + "/lockstep-run' --nproc-per-node 2 --tee 3 --log-dir logs " + linear}) {
+         {linear + " --devices cpu:0,cpu:1", shell_word(programs + "/lockstep-run") + " --nproc-per-node 2 " + linear,
+          shell_word(programs + "/lockstep-run") + " --nproc-per-node 2 --tee 3 --log-dir logs " + linear}) {
         CAPTURE(start);
-        const std::string line = "cd '" + place.path().string() + "' && " + start + flags + "net 2>err ";
+        const std::string line = "cd " + shell_word(place.path()) + " && " + start + flags + "net 2>err ";
         // A reader of one line, no output, and a full disk, which is reported at the end.
         for (const auto& [output, expected] :
              {std::pair("| head -1 >out; exit ${PIPESTATUS[0]}", 0), {">&-", 0}, {">/dev/full", 1}}) {

@@ -209,7 +209,8 @@ TEST_CASE("a run that cannot print its figures fails") {
     for (const std::string line :
          {"mnist --data digits --net small --steps 1", "lockstep-info", "mnist --help", "lockstep-run --help",
           "lockstep-run --prefix printf one", "collectives --processes 2"}) {
-        const std::string command = "cd '" + place.directory.path().string() + "' && '" PROGRAMS "'/" + line;
+        const std::string command =
+            "cd " + shell_word(place.directory.path()) + " && " + shell_word(PROGRAMS) + "/" + line;
         CHECK(WEXITSTATUS(std::system((command + " >/dev/full 2>err").c_str())) == 1);
         CHECK_THAT(get_bytes(place.directory / "err"), contains("standard output"));
     }
@@ -233,7 +234,8 @@ TEST_CASE("a failed run is one line and status 1") {
 
 TEST_CASE("more ranks than devices are rejected") {
     const TemporaryDirectory place;
-    const std::string three = "lockstep-run --nproc-per-node 3 '" PROGRAMS "/linear' --parallel ddp --devices ";
+    const std::string three =
+        "lockstep-run --nproc-per-node 3 " + shell_word(PROGRAMS "/linear") + " --parallel ddp --devices ";
     for (const char* before : {"", "LOCKSTEP_CPU_DEVICES=3"}) {
         const ProgramRun run = run_program(place, three + "cpu:0,cpu:1", before);
         CHECK(run.status != 0);

@@ -128,14 +128,16 @@ TEST_CASE("the ranks of ddp_launch agree, started by itself or by a launcher, wi
     // With closed standard streams, what ranks print must not get into sockets or files.
     for (const char* closed : {">&-", "<&- >&- 2>&-"}) {
         std::filesystem::remove(directory / "ddp_launch.safetensors");
-        CHECK(std::system(("cd '" + directory.path().string() + "' && '" PROGRAMS "'/ddp_launch " + closed).c_str()) ==
-              0);
+        CHECK(
+            std::system(("cd " + shell_word(directory.path()) + " && " + shell_word(PROGRAMS) + "/ddp_launch " + closed)
+                            .c_str()) == 0);
         CHECK(get_bytes(directory / "ddp_launch.safetensors") == weights);
     }
     for (const int ranks : {1, 2, 4}) {
         std::filesystem::remove(directory / "ddp_launch.safetensors");
         const std::string out = output(
-            directory, "lockstep-run --nproc-per-node " + std::to_string(ranks) + " '" PROGRAMS "'/ddp_launch", 1);
+            directory,
+            "lockstep-run --nproc-per-node " + std::to_string(ranks) + " " + shell_word(PROGRAMS) + "/ddp_launch", 1);
         std::vector<std::string> expected;
         for (int rank = 0; rank < ranks; ++rank)
             expected.push_back("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + alone.substr(11));

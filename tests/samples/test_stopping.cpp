@@ -148,9 +148,9 @@ TEST_CASE("with numbered checkpoints, a stopped run is saved separately as INTER
         CAPTURE(program);
         const std::string same = fmt::format("{} --quiet --shards 2 --seed 5 --epochs 100000000 {}", program, flags);
         StartedProcess run({"/bin/sh", "-c",
-                            fmt::format("cd '{}' && exec '{}/'{} {} --log-dir log --save kept/{}{{epoch}} --save-every "
+                            fmt::format("cd {} && exec {}/{} {} --log-dir log --save kept/{}{{epoch}} --save-every "
                                         "100000000e",
-                                        place.path().string(), programs, same, how, program)});
+                                        shell_word(place.path()), shell_word(programs), same, how, program)});
         REQUIRE(comes_true([&] { return get_bytes(place / ("log/" + program + ".jsonl")).size() > 4000; }));
         run.send(SIGINT);
         CHECK(run.status() == 128 + SIGINT);

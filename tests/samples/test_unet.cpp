@@ -386,8 +386,8 @@ TEST_CASE("a run resumes only with the flags that determine its result") {
 TEST_CASE("a signal stops a run, which prints how to resume") {
     const UnetPlace place;
     StartedProcess run({"/bin/sh", "-c",
-                        "cd '" + place.path().string() +
-                            "' && exec '" PROGRAMS "/unet' train --quiet --width 4 --scale 1 -e 1000000 -b 3 --shards "
+                        "cd " + shell_word(place.path()) + " && exec " + shell_word(PROGRAMS "/unet") +
+                            " train --quiet --width 4 --scale 1 -e 1000000 -b 3 --shards "
                             "2 --save_every 1 --devices cpu:0"});
     REQUIRE(comes_true([&] { return std::filesystem::exists(place / "checkpoints/checkpoint_epoch1.safetensors"); }));
     run.send(SIGINT);

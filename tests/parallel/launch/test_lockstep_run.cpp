@@ -10,6 +10,7 @@
 
 #include "lockstep/parallel/comm/store.h"
 #include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/shell.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 
 using namespace lockstep::test;
@@ -377,7 +378,7 @@ TEST_CASE("no process that a rank's shell started outlives lockstep-run, whateve
     const bool group_too = GENERATE(false, true);
     const TemporaryDirectory directory;
     const std::string worker =
-        "'" LAUNCH_WORKER "' pid=" + directory.path().string() + " child=" + directory.path().string();
+        shell_word(LAUNCH_WORKER) + " pid=" + shell_word(directory.path()) + " child=" + shell_word(directory.path());
     StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=2", "sh", "-c", worker + " sleep=600000; true"});
     const auto all = processes_in(directory, 4);
     ::kill(group_too ? -run.process() : run.process(), SIGKILL);

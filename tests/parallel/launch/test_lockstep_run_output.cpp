@@ -5,6 +5,7 @@
 #include <array>
 
 #include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/fixtures/shell.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 
 using namespace lockstep::test;
@@ -118,9 +119,10 @@ TEST_CASE("an unread console does not block forever") {
     std::array<int, 2> ends{};
     REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
     const TemporaryDirectory directory;
-    StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=2", "--grace=0.2", "sh", "-c",
-                        "echo $$ >" + directory.path().string() + "/$RANK; while :; do echo more and more >&2; done"},
-                       {.err = ends[1]});
+    StartedProcess run(
+        {LOCKSTEP_RUN, "--nproc-per-node=2", "--grace=0.2", "sh", "-c",
+         "echo $$ >" + shell_word(directory.path()) + "/$RANK; while :; do echo more and more >&2; done"},
+        {.err = ends[1]});
     const auto ranks = processes_in(directory, 2);
     CHECK(comes_true([&] {  // the pipe is full
         pollfd console{ends[1], POLLOUT, 0};
@@ -143,7 +145,7 @@ TEST_CASE("a process outside the group that holds a rank's stream open does not 
     const std::string file = (directory / "pid").string();
     StartedProcess run(
         {LOCKSTEP_RUN, "--nproc-per-node=1", "sh", "-c",
-         "setsid sh -c 'echo $$ >" + file + "; exec sleep 3600' & while [ ! -s " + file + " ]; do sleep 0.01; done"});
+         "setsid sh -c 'echo $$ >\"$0\"; exec sleep 3600' \"$0\" & while [ ! -s \"$0\" ]; do sleep 0.01; done", file});
     CHECK(run.status() == 0);
     const auto left = processes_in(directory, 1);
     CHECK(is_running(left.front()));  // it has left its group
