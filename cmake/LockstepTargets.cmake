@@ -3,9 +3,14 @@
 # same paths: ccache then shares kernels, which take half of the library's build, between presets.
 set(LOCKSTEP_INCLUDE_VIEW ${PROJECT_SOURCE_DIR}/cmake/include)
 
-# Headers directly in these folders are public; all others are not installed.
+# Headers directly in these folders are public; all others are not installed. A glob would take brackets in the path of
+# the clone for sets of characters.
+string(REGEX REPLACE "([[*?])" "[\\1]" source_pattern "${PROJECT_SOURCE_DIR}")
 foreach(folder runtime ops parallel/comm parallel/data parallel)
-  file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
+  file(GLOB headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${source_pattern}/${folder}/*.h")
+  if(NOT headers)
+    message(FATAL_ERROR "Lockstep: no headers found in ${PROJECT_SOURCE_DIR}/${folder}; expected the whole source tree")
+  endif()
   list(APPEND LOCKSTEP_PUBLIC_HEADERS ${headers})
 endforeach()
 

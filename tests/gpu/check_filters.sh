@@ -2,7 +2,7 @@
 # check_filters.sh FOLDER: checks that every filter of a step of tests/gpu/session selects test cases. Otherwise a renamed
 # test case would fail only on a machine with a card. FOLDER has the same programs for the CUDA stand-in.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 kernels=$(sed -n 's/^ *local kernels="\(.*\)"$/\1/p' "$here/session_steps.sh")
 checked=0
 while read -r program filters; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the reports of tests/gpu/session: with steps that pass, fail, hang and are skipped, and in several runs.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder/pack/bin" "$folder/pack/lib"

@@ -28,6 +28,16 @@ refuses "$source/check" --fast
 refuses "$source/check" fast
 explains "$source/quickstart" --help
 explains "$source/check" --help
+# With CDPATH, cd goes to another folder of the same name, and prints where.
+name=$(basename "$source")
+mkdir "$folder/$name"
+(
+  cd "$(dirname "$source")"
+  export CDPATH="$folder"
+  [ "$("$name/quickstart" --help)" = "$("./$name/quickstart" --help)" ] || { echo "quickstart follows CDPATH" && exit 1; }
+  explains "$name/check" --help
+)
+rmdir "$folder/$name"
 if command -v perl > /dev/null; then
   refuses "$source/.ci/voice" --fast
 fi
