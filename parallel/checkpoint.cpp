@@ -211,10 +211,11 @@ void internal::write_checkpoint(const Snapshot& snapshot, const Path& checkpoint
 namespace detail {
 
 void save_tensors(const std::vector<NamedTensor>& tensors, const Path& path) {
+    const internal::HostWeights weights(tensors);  // first: it waits for devices
     const Writing here(path);
     finish_interrupted_save(path);
     AtomicFile file(path);
-    write_weights(file, path, internal::HostWeights(tensors).tensors());
+    write_weights(file, path, weights.tensors());
     file.commit();
 }
 

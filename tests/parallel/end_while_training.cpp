@@ -1,5 +1,6 @@
 // Ends the process in the way that its first argument names while a model is trained, or while an object that has
 // threads exists. Status 7 is the expected one. The second argument is a directory for files.
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -19,11 +20,14 @@ namespace ls = lockstep;
 
 namespace {
 
+std::atomic<bool> forward_ends{false};
+
 struct Net {
     ls::Conv2d first{1, 8, 3}, second{8, 16, 3};
     ls::Linear last{16 * 8 * 8, 10};
     LOCKSTEP_MEMBERS(first, second, last)
     ls::Tensor forward(const ls::Tensor& x) const {
+        if (forward_ends) std::exit(7);
         return ls::log_softmax(last(ls::relu(second(ls::relu(first(x)))).flatten(1)), 1);
     }
 };
@@ -36,6 +40,13 @@ struct Rows {
         if (row > 100 && readers_to_end > 0 && readers_to_end.fetch_sub(1) > 0) std::exit(7);
         return {ls::Tensor::full({1, 12, 12}, static_cast<double>(row) / 256),
                 ls::Tensor::full({}, static_cast<double>(row % 10), ls::DType::i64)};
+    }
+};
+
+/// Ends the process in the middle of a run.
+struct Ends : ls::RunHook {
+    void after_step(ls::Runner&, const ls::StepReport& step) override {
+        if (step.step > 5) std::exit(7);
     }
 };
 
@@ -192,6 +203,23 @@ int main(int count, char** arguments) {
             std::quick_exit(7);
         }).detach();
         train_on(training, begun);
+    } else if (how == "exit of a hook") {
+        ls::Runner runner(training.model, training.sgd, training.loader, ls::nll_loss, {.epochs = 1000});
+        runner.add(Ends());
+        runner.run();
+    } else if (how == "exit in forward") {
+        forward_ends = true;
+        train_on(training, begun);
+    } else if (how == "exit after the main thread") {
+        Training& lasting = kept ? training : *new Training;  // pthread_exit destroys local objects
+        static std::atomic<bool> trains{false};
+        std::thread([&lasting] { train_on(lasting, trains); }).detach();
+        std::thread([main = ::pthread_self()] {
+            ::pthread_join(main, nullptr);
+            await(trains);
+            std::exit(7);
+        }).detach();
+        ::pthread_exit(nullptr);
     } else if (how == "return") {
         auto epoch = training.loader.epoch(0);
         auto batch = epoch.begin();
