@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/parallel/comm/group/host_identity.h"
 #include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/tests/catch.h"
@@ -251,23 +253,24 @@ TEST_CASE("a closed connection is a failure over Gloo, unless its rank has taken
 
 namespace {
 
-/// A store of a group of two, in which the other rank has published an address and connects to none.
+/// The store of rank 1 of two. Rank 0 has published the same as rank 1, and an address at which it does not connect.
 class StoreOfAbsentPeer final : public Store {
 public:
-    /// `port`: that of the other rank's address. Gloo's ranks compare their addresses: the lower one listens.
+    /// `port`: of rank 0's address. Gloo's ranks compare their addresses, which decides which one listens.
     explicit StoreOfAbsentPeer(unsigned char port) : port_(port) {}
 
     void set(std::string_view key, std::string_view value) override {
         const std::scoped_lock lock(mutex_);
-        if (std::string_view(key).starts_with("mesh/")) {
-            peer_ = value;
-            peer_[2] = peer_[3] = static_cast<char>(port_);  // as in a sockaddr_in
-        }
+        std::string key_of_peer(key);
+        key_of_peer.back() = '0';
+        std::string& text = values_[key_of_peer] = value;
+        if (key.starts_with("mesh/")) text[2] = text[3] = static_cast<char>(port_);  // as in a sockaddr_in
     }
     std::string get(std::string_view key, Milliseconds) override { return try_get(key).value_or(""); }
     std::optional<std::string> try_get(std::string_view key) override {
         const std::scoped_lock lock(mutex_);
-        return key.starts_with("mesh/") && !peer_.empty() ? std::optional(peer_) : std::nullopt;
+        const auto found = values_.find(std::string(key));
+        return found == values_.end() ? std::nullopt : std::optional(found->second);
     }
     std::int64_t add(std::string_view, std::int64_t) override { return 0; }
     std::string compare_set(std::string_view, std::string_view, std::string_view) override { return {}; }
@@ -280,7 +283,7 @@ public:
 private:
     const unsigned char port_;
     std::mutex mutex_;
-    std::string peer_;
+    std::map<std::string, std::string> values_;
 };
 
 }  // namespace
@@ -305,7 +308,8 @@ TEST_CASE("a rank that dies while the group is connected ends the wait for it") 
 TEST_CASE("a rank that dies before it publishes its address ends the wait for it") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
-    const auto store = std::make_shared<FileStore>(folder / "store", milliseconds(test::no_limit));
+    const auto store = std::make_shared<FileStore>(folder / "store", test::no_limit);
+    store->set("loopback/0", host_identity(HostScope::network));  // its last message
     const std::string error = error_of([&] {
         gloo_backend().make({.rank = 1, .size = 2, .store = store, .timeout = test::no_limit, .lost = [] {
                                  return std::string("rank 0 has died");
