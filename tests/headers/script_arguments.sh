@@ -28,7 +28,7 @@ refuses "$source/check" --fast
 refuses "$source/check" fast
 explains "$source/quickstart" --help
 explains "$source/check" --help
-# With CDPATH, cd goes to another folder of the same name, and prints where.
+# With CDPATH, cd selects another folder of the same name, and prints its path.
 name=$(basename "$source")
 mkdir "$folder/$name"
 (
