@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <list>
 #include <map>
 #include <mutex>
 #include <new>
@@ -116,6 +117,11 @@ public:
         if (state_ == State::on_its_way && arrived_.done()) look();
         return state_ == State::settled;
     }
+    /// The device has not finished the call.
+    bool on_its_way() {
+        const std::scoped_lock lock(mutex_);
+        return state_ == State::on_its_way;
+    }
     /// Waits for the report. Empty if there is no error or it was reported already.
     std::string told() {
         await();
@@ -174,7 +180,7 @@ namespace {
 /// All reports, reused when no values depend on them any more.
 struct Table {
     std::mutex mutex;
-    std::map<Device, std::vector<std::shared_ptr<EagerReport>>> of;
+    std::map<Device, std::list<std::shared_ptr<EagerReport>>> of;  ///< by the time of their last use
 };
 Table& table() {
     static auto* instance = new Table;  // tensors may be read until the very end
@@ -186,8 +192,15 @@ Table& table() {
 std::shared_ptr<EagerReport> begin(Device device, std::string_view call) {
     const auto free_one = [&]() -> std::shared_ptr<EagerReport> {
         const std::scoped_lock lock(table().mutex);
-        for (const auto& report : table().of[device])
-            if (report.use_count() == 1 && report->settled()) return report;
+        auto& reports = table().of[device];
+        for (auto report = reports.begin(); report != reports.end(); ++report) {
+            if (report->use_count() != 1) continue;
+            if ((*report)->settled()) {
+                reports.splice(reports.end(), reports, report);
+                return *report;
+            }
+            if ((*report)->on_its_way()) break;  // the device works in order: those of later calls are as well
+        }
         return nullptr;
     };
     std::shared_ptr<EagerReport> report = free_one();
@@ -204,7 +217,7 @@ StatusWord* word(const EagerReport& report) { return report.word(); }
 
 Set end(const std::shared_ptr<EagerReport>& report) {
     report->end();
-    return std::make_shared<const EagerReports>(EagerReports{{report}});
+    return recycled::make_shared<EagerReports>(EagerReports{{report}});
 }
 
 void add(Set& set, const Set& more) {
@@ -221,7 +234,7 @@ void add(Set& set, const Set& more) {
     else if (more && both.all == more->all)
         set = more;
     else if (!set || both.all != set->all)
-        set = std::make_shared<const EagerReports>(std::move(both));
+        set = recycled::make_shared<EagerReports>(std::move(both));
 }
 
 const Set& of(const Tensor& tensor) {

@@ -17,6 +17,10 @@ void InlineStream::run(Work work, int threads) {
 }
 
 void InlineStream::copy(void* to, Device, const void* from, Device, std::size_t bytes) {
+    if (runs_at_once()) {  // without a function object, which would need memory
+        std::memcpy(to, from, bytes);
+        return;
+    }
     run([=](const ExecContext&) { std::memcpy(to, from, bytes); }, 1);
 }
 
@@ -32,6 +36,10 @@ void InlineStream::copy_2d(void* to, std::size_t to_pitch, Device, const void* f
 }
 
 void InlineStream::fill(void* to, std::uint8_t value, std::size_t bytes) {
+    if (runs_at_once()) {
+        std::memset(to, value, bytes);
+        return;
+    }
     run([=](const ExecContext&) { std::memset(to, value, bytes); }, 1);
 }
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
-#include <vector>
 
 #include "lockstep/runtime/random.h"
+#include "lockstep/runtime/recycled.h"
 #include "lockstep/runtime/status.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/tensor.h"
@@ -53,7 +53,7 @@ class EagerReport;
 
 /// The reports that a storage's values depend on. Immutable; shared by storages that depend on the same ones.
 struct EagerReports {
-    std::vector<std::shared_ptr<EagerReport>> all;
+    recycled::Vector<std::shared_ptr<EagerReport>> all;
 };
 
 namespace eager_reports {
