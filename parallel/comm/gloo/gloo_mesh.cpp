@@ -77,8 +77,9 @@ private:
 
 }  // namespace
 
-/// The group's store with Gloo's interface. Gloo waits for the connection of each peer until the deadline, so a thread
-/// looks for ranks that have died, and closes the connections then.
+/// The group's store with Gloo's interface. Gloo waits for the connection of each peer by itself, also for one that has
+/// died, and counts time in which the process was stopped. So a thread closes the connections when a rank has died and
+/// at the deadline.
 class GlooMesh::Setup final : public gloo::rendezvous::Store {
 public:
     using Close = std::function<void(const std::string& reason)>;
@@ -92,7 +93,7 @@ public:
     void set(const std::string& key, const std::vector<char>& data) override {
         store_.set("mesh/" + key, std::string_view(data.data(), data.size()));
         const SignalsBlocked blocked;
-        if (lost_ && !watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
+        if (!watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
     }
     std::vector<char> get(const std::string& key) override {
         peer_ = key.substr(key.find_last_not_of("0123456789") + 1);
@@ -128,11 +129,12 @@ public:
 
 private:
     void watch() {
-        constexpr std::chrono::milliseconds interval(200);
+        constexpr int times_between_questions = 4;  // to the store
         std::unique_lock lock(mutex_);
-        while (!changed_.wait_for(lock, interval, [this] { return finished_; })) {
+        for (int time = 1; !changed_.wait_for(lock, look_interval, [this] { return finished_; }); ++time) {
             lock.unlock();
-            const std::string why = lost_();
+            std::string why = lost_ && time % times_between_questions == 0 ? lost_() : std::string();
+            if (why.empty() && RunClock::now() >= deadline_) why = "it did not connect before the deadline";
             lock.lock();
             if (why.empty() || finished_) continue;
             reason_ = why;
@@ -167,8 +169,8 @@ GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
             device = std::make_shared<Device>(address, watch_);
         }
         auto context = std::make_shared<gloo::rendezvous::Context>(info.rank, info.size);
-        // Gloo allows each connection five times this timeout.
-        context->setTimeout(std::max(std::chrono::milliseconds(1), time_until(deadline) / 5));
+        constexpr std::chrono::hours beyond_any_deadline(24 * 3652);
+        context->setTimeout(beyond_any_deadline);
         std::shared_ptr<gloo::transport::Device> base = device;
         context->connectFullMesh(setup, base);
         setup.finish();

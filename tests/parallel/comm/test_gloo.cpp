@@ -305,6 +305,30 @@ TEST_CASE("a rank that dies while the group is connected ends the wait for it") 
     CHECK((contains(low, "rank 0 has died") || contains(high, "rank 0 has died")));
 }
 
+TEST_CASE("time in which a rank is stopped does not count while it is being connected") {
+    if (absent()) return;
+    constexpr milliseconds limit(1000);
+    ForkedRanks ranks(1, [&](int) -> Lines {
+        const auto store = std::make_shared<StoreOfAbsentPeer>(0xff);
+        std::thread user([] {
+            std::this_thread::sleep_for(milliseconds(200));  // usually it waits for its peer by then
+            ::kill(::getpid(), SIGSTOP);
+        });
+        const auto begin = RunClock::now();
+        const std::string error =
+            error_of([&] { gloo_backend().make({.rank = 1, .size = 2, .store = store, .timeout = limit}); });
+        const auto waited = RunClock::now() - begin;
+        user.join();
+        if (contains(error, "refused")) return {};  // in a version of Gloo in which the other rank listens
+        if (waited < limit) return {"gave up early: " + error};
+        return unless(error, "could not connect to rank 0: it did not connect before the deadline");
+    });
+    ranks.wait_until_stopped(0);
+    std::this_thread::sleep_for(limit);
+    ranks.signal(0, SIGCONT);
+    CHECK(joined(ranks.finish()).empty());
+}
+
 TEST_CASE("a rank that dies before it publishes its address ends the wait for it") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
