@@ -125,6 +125,8 @@ private:
     void connect() {
         const Deadline deadline = deadline_in(options_.time_limit);
         const int first = options_.port, end = first + options_.ports;
+        constexpr int most_refusals = 3;  // a system may refuse while many connect at once
+        int refusals = 0;
         for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
             std::string failure;
             for (int port = first; port < end; ++port) try {
@@ -133,7 +135,7 @@ private:
                     options_.ports = 1;  // clones know the port
                     return;
                 } catch (const ConnectionRefused& error) {
-                    if (known_) throw StoreEnded(gone());
+                    if (known_ && ++refusals > most_refusals) throw StoreEnded(gone());
                     failure = error.what();
                 } catch (const NotAdmitted& error) {
                     if (options_.ports == 1) throw;  // another process may hold one of several ports
