@@ -47,11 +47,11 @@ struct SaveCheckpointsOptions {
     bool at_end = true;             ///< saves at the end of the run, even if it was stopped
     /// Number of newest files of this run to retain; 0: all. A resumed run counts the files from before the resume.
     std::size_t keep = 0;
-    /// Additional file for the checkpoint with the best `score`; empty: none.
+    /// Additional file for the checkpoint with the best `score`, without "{epoch}" and "{step}"; empty: none.
     std::filesystem::path best = {};
     std::string score = {};        ///< name of an Evaluation that was added before this hook
     bool higher_is_better = true;  ///< whether a higher score is better
-    /// File to save to instead of `file` if a signal stops the run; empty: `file`.
+    /// File to save to instead of `file` if a signal stops the run, a name as that of `best`; empty: `file`.
     std::filesystem::path interrupted = {};
 };
 
