@@ -1,7 +1,8 @@
 # cmake -D SOURCE= -D WORK_DIR= -D GENERATOR= -D COMPILER= -D LAUNCHER= [-D BUILDER=] -P ...
 # Copies the sources as a clone would have them, to a folder called lockstep (git's default). There it configures everything,
-# compiles the tests of headers, and runs those that compare paths. Without BUILDER, the path has spaces and leads through a
-# symbolic link, and one source of the library is compiled as well. With BUILDER, this user builds what root has cloned.
+# compiles the tests of headers, and runs those that compare paths. Without BUILDER, the path has spaces, brackets and an
+# apostrophe and leads through a symbolic link, and one source of the library is compiled as well. With BUILDER, this
+# user builds what root has cloned.
 cmake_minimum_required(VERSION 3.25)
 set(prefix)
 function(run)
@@ -28,11 +29,12 @@ if(BUILDER)
     COMMAND_ERROR_IS_FATAL ANY)
 endif()
 set(real "${WORK_DIR}/real path")
-set(linked "${WORK_DIR}/linked path")
+set(linked "${WORK_DIR}/linked [path] of Anna's")
 file(REMOVE_RECURSE "${WORK_DIR}")
 file(MAKE_DIRECTORY "${real}/lockstep")
 file(CREATE_LINK "${real}" "${linked}" SYMBOLIC)
-file(GLOB files LIST_DIRECTORIES FALSE "${SOURCE}/[^.]*")
+string(REGEX REPLACE "([[*?])" "[\\1]" pattern_of_source "${SOURCE}")
+file(GLOB files LIST_DIRECTORIES FALSE "${pattern_of_source}/[^.]*")
 foreach(folder bench cmake docs ops parallel runtime samples tests)
   list(APPEND files "${SOURCE}/${folder}")
 endforeach()
