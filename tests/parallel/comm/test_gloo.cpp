@@ -261,6 +261,7 @@ public:
 
     void set(std::string_view key, std::string_view value) override {
         const std::scoped_lock lock(mutex_);
+        values_[std::string(key)] = value;
         std::string key_of_peer(key);
         key_of_peer.back() = '0';
         std::string& text = values_[key_of_peer] = value;
