@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/tests/ptx/warp.h"
 
@@ -111,6 +112,7 @@ Warp::Located Warp::locate_global(const Instruction& instruction, int lane, int 
         launch_.report(FaultKind::unset, instruction, thread(lane),
                        "global memory is given a value that depends on an unset one");
     const Fill fill = note(instruction, lane, allocation.shadow, address - allocation.base, stored, "global");
+    if (instruction.kind == Kind::atomic) publish(lane, address);
     count_sector(instruction, allocation, address);
     return {reinterpret_cast<std::byte*>(address), fill};
 }
@@ -185,8 +187,9 @@ void Warp::require_inside(const Instruction& instruction, int lane, std::size_t 
 /// Notes an access in the history of its memory and reports what is wrong with it.
 Fill Warp::note(const Instruction& instruction, int lane, Shadow& shadow, std::size_t offset, Fill stored,
                 const char* space) {
-    const Shadow::Outcome outcome =
-        shadow.access(offset, size_of(instruction), access_kind(instruction), point(lane), stored);
+    const bool is_shared = &shadow == &launch_.shared_shadow;
+    const Shadow::Outcome outcome = shadow.access(offset, size_of(instruction), access_kind(instruction), point(lane),
+                                                  stored, is_shared ? nullptr : &launch_.publications);
     if (outcome.race != Race::none) {
         const char* const how = outcome.race == Race::write_write ? "written while another thread writes it"
                                 : instruction.kind == Kind::load  ? "read while another thread writes it"
@@ -196,6 +199,23 @@ Fill Warp::note(const Instruction& instruction, int lane, Shadow& shadow, std::s
                                    outcome.other.thread));
     }
     return outcome.fill == Fill::unset ? report_unset(instruction, lane, space) : outcome.fill;
+}
+
+/// Makes the accesses before the lane's last fence visible to later atomic operations at the address.
+void Warp::publish(int lane, std::uintptr_t address) {
+    LaneFences& own = fences_[static_cast<std::size_t>(lane)];
+    own.address = address;
+    own.received = launch_.publications.count(address);
+    if (own.count > 0) launch_.publications.publish(address, own.last);
+}
+
+void Warp::fence(LaneMask lanes) {
+    for_each_lane(lanes, [&](int lane) {
+        LaneFences& own = fences_[static_cast<std::size_t>(lane)];
+        ++own.count;
+        own.last = point(lane);
+        launch_.publications.receive(own.address, std::exchange(own.received, 0), own.last);
+    });
 }
 
 void Warp::count_sector(const Instruction& instruction, Allocation& allocation, std::uintptr_t address) {

@@ -213,6 +213,8 @@ void add_bits(Operations& all) {
         });
         add(all, "cas" + type, issue, [](T old, T expected, T desired) { return old == expected ? desired : old; });
         add(all, "exch" + type, issue, [](T, T desired) { return desired; });
+        add(all, "inc." + type_name<T>(), issue,
+            [](T old, T last) { return old >= last ? T{0} : static_cast<T>(old + 1); });
     }
 }
 

@@ -250,8 +250,7 @@ private:
             if (i >= operands.size()) throw Unknown{"too few operands"};
             return operand(operands[i]);
         };
-        static const std::set<std::string> without_effect{"membar",    "fence",     "prefetch",
-                                                          "prefetchu", "nanosleep", "discard"};
+        static const std::set<std::string> without_effect{"prefetch", "prefetchu", "nanosleep", "discard"};
         if (base == "ld" || base == "ldu" || base == "st") {
             memory(words, operands);
         } else if (base == "atom" || base == "red") {
@@ -284,6 +283,9 @@ private:
                 operands[0].value != 0)
                 throw Unknown{"barriers are supported for all threads, with number 0"};
             emit(Kind::block_barrier, Issue::barrier);
+        } else if (base == "membar" || base == "fence") {
+            if (contains(words, "gl") || contains(words, "gpu") || contains(words, "sys"))
+                emit(Kind::fence, Issue::barrier);
         } else if (base == "activemask") {
             Instruction result = blank(Kind::active_mask, Issue::integer);
             result.out[0] = in(0);
@@ -375,7 +377,7 @@ private:
     }
 
     void atomic(const Words& words, const std::vector<Operand>& operands) {
-        static const std::set<std::string> operations{"add", "min", "max", "and", "or", "xor", "exch", "cas"};
+        static const std::set<std::string> operations{"add", "inc", "min", "max", "and", "or", "xor", "exch", "cas"};
         const auto name =
             std::find_if(words.begin() + 1, words.end(), [&](const auto& word) { return operations.count(word) != 0; });
         if (name == words.end()) throw Unknown{"an atomic operation"};

@@ -74,6 +74,50 @@ __global__ void counted(unsigned* to, int plain) {
     if (plain && threadIdx.x == 0) *to = 0;
 }
 
+// The block that stores the last of the sums adds them.
+__global__ void last_block(const float* x, float* sums, unsigned* stored, float* y, int without) {
+    enum { first_fence = 1, first_barrier = 2, counter = 3, second_fence = 4, second_barrier = 5 };
+    __shared__ float s[64];
+    __shared__ bool is_last;
+    s[threadIdx.x] = x[64 * blockIdx.x + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 40) sums[blockIdx.x] = s[0] + s[63];
+    if (without != first_barrier) __syncthreads();
+    if (threadIdx.x == 0) {
+        if (without != first_fence) __threadfence();
+        is_last = atomicInc(stored + (without == counter ? blockIdx.x : 0), gridDim.x - 1) == gridDim.x - 1;
+        if (without == counter) is_last = blockIdx.x + 1 == gridDim.x;
+        if (without != second_fence) __threadfence();
+    }
+    if (without != second_barrier) __syncthreads();
+    if (threadIdx.x == 1 && is_last) {
+        float sum = 0;
+        for (int b = 0; b < gridDim.x; ++b) sum += sums[b];
+        *y = sum;
+    }
+}
+
+// The same for warps.
+__global__ void last_warp(float* sums, unsigned* stored, float* y, int without) {
+    enum { first_fence = 1, order = 2, second_fence = 3, barrier = 4 };
+    const int warp = blockIdx.x * 2 + threadIdx.x / 32, last = gridDim.x * 2 - 1;
+    bool is_last = false;
+    if (threadIdx.x % 32 == 0) {
+        if (without != order) sums[warp] = warp;
+        if (without != first_fence) __threadfence();
+        is_last = atomicInc(stored, last) == last;
+        if (without == order) sums[warp] = warp;
+        if (without != second_fence) __threadfence();
+    }
+    is_last = __shfl_sync(0xffffffffu, is_last, 0);
+    if (without != barrier) __syncwarp();
+    if (threadIdx.x % 32 == 1 && is_last) {
+        float sum = 0;
+        for (int w = 0; w <= last; ++w) sum += sums[w];
+        *y = sum;
+    }
+}
+
 __global__ void copy(const float* from, float* to) { to[threadIdx.x] = from[threadIdx.x]; }
 
 __global__ void divide(int* to, int by) { to[threadIdx.x] = static_cast<int>(threadIdx.x) / by; }

@@ -84,6 +84,7 @@ public:
         launch_.block = number;
         launch_.block_epoch = 0;
         launch_.shared_shadow.reset(Fill::unset);
+        launch_.publications.start_block();
         for (Warp& each : warps_) each.start_block();
         do {
             while (run_ready_warps()) continue;

@@ -6,18 +6,76 @@
 
 namespace lockstep::ptx {
 
-// ---- history ----
+// ---- publications ----
 
-inline bool Shadow::Stamp::races_with(const Point& now) const {
-    if (last.launch != now.launch) return false;
-    if (several_blocks || last.block != now.block) return true;
-    if (last.block_epoch != now.block_epoch) return false;
-    if (several_warps || last.warp() != now.warp()) return true;
-    return last.warp_epoch == now.warp_epoch && (several_threads || last.thread != now.thread);
+namespace {
+
+/// Whether all of the accesses are before a fence of the same block.
+bool precede(const Stamp& accesses, const Point& fence) {
+    const Point& last = accesses.last;
+    if (last.block_epoch != fence.block_epoch) return last.block_epoch < fence.block_epoch;
+    if (accesses.several_warps || last.warp() != fence.warp()) return false;
+    if (last.warp_epoch != fence.warp_epoch) return last.warp_epoch < fence.warp_epoch;
+    return !accesses.several_threads && last.thread == fence.thread && last.fences < fence.fences;
 }
 
+/// Whether an access is after a fence of the same block.
+bool follows(const Point& access, const Point& fence) {
+    if (access.block_epoch != fence.block_epoch) return access.block_epoch > fence.block_epoch;
+    if (access.warp() != fence.warp()) return false;
+    if (access.warp_epoch != fence.warp_epoch) return access.warp_epoch > fence.warp_epoch;
+    return access.thread == fence.thread && access.fences >= fence.fences;
+}
+
+}  // namespace
+
+std::size_t Publications::count(std::uintptr_t address) const {
+    const auto found = published_.find(address);
+    return found == published_.end() ? 0 : found->second.size();
+}
+
+void Publications::publish(std::uintptr_t address, const Point& fence) {
+    auto& all = published_[address];
+    all.emplace(fence.block, Published{all.size(), fence});
+}
+
+void Publications::receive(std::uintptr_t address, std::size_t count, const Point& fence) {
+    if (count > 0) received_.push_back({address, count, fence});
+}
+
+bool Publications::are_in_order(const Stamp& accesses, const Point& now) const {
+    return std::any_of(received_.rbegin(), received_.rend(), [&](const Received& received) {
+        if (!follows(now, received.fence)) return false;
+        const auto [begin, end] = published_.at(received.address).equal_range(accesses.last.block);
+        return std::any_of(begin, end, [&](const auto& of_block) {
+            return of_block.second.number < received.count && precede(accesses, of_block.second.fence);
+        });
+    });
+}
+
+// ---- history ----
+
+namespace {
+
+/// Whether an access is after earlier ones of its thread, or a barrier of its warp or block is between them.
+bool follows_in_block(const Stamp& earlier, const Point& now) {
+    const Point& last = earlier.last;
+    if (last.block_epoch != now.block_epoch) return true;
+    if (earlier.several_warps || last.warp() != now.warp()) return false;
+    return last.warp_epoch != now.warp_epoch || (!earlier.several_threads && last.thread == now.thread);
+}
+
+bool races(const Stamp& earlier, const Point& now, const Publications* publications) {
+    if (earlier.last.launch != now.launch) return false;
+    if (earlier.several_blocks) return true;
+    if (earlier.last.block == now.block && follows_in_block(earlier, now)) return false;
+    return publications == nullptr || !publications->are_in_order(earlier, now);
+}
+
+}  // namespace
+
 // Accesses that are in order with `now` need not be remembered: a later access in order with `now` is also with them.
-inline void Shadow::Stamp::add(const Point& now) {
+inline void Stamp::add(const Point& now) {
     const bool same_launch = last.launch == now.launch;
     const bool same_block = same_launch && last.block == now.block;
     const bool same_epoch = same_block && last.block_epoch == now.block_epoch;
@@ -67,7 +125,8 @@ void Shadow::set_fill(std::size_t offset, std::size_t bytes, Fill fill) {
     }
 }
 
-Shadow::Outcome Shadow::access(std::size_t offset, std::size_t bytes, AccessKind kind, const Point& now, Fill stored) {
+Shadow::Outcome Shadow::access(std::size_t offset, std::size_t bytes, AccessKind kind, const Point& now, Fill stored,
+                               const Publications* publications) {
     Page& of = page(offset);
     of.refine(bytes);
     Outcome outcome;
@@ -75,7 +134,7 @@ Shadow::Outcome Shadow::access(std::size_t offset, std::size_t bytes, AccessKind
     for (std::size_t i = first; i < end; ++i) {
         Cell& cell = of.cells[i];
         const bool both_atomic = kind == AccessKind::atomic && cell.writes.atomic;
-        if (!both_atomic && cell.writes.races_with(now)) {
+        if (!both_atomic && races(cell.writes, now, publications)) {
             outcome.race = kind == AccessKind::read ? Race::read_write : Race::write_write;
             outcome.other = cell.writes.last;
         }
@@ -84,7 +143,7 @@ Shadow::Outcome Shadow::access(std::size_t offset, std::size_t bytes, AccessKind
             cell.reads.add(now);
             continue;
         }
-        if (cell.reads.races_with(now)) {
+        if (races(cell.reads, now, publications)) {
             outcome.race = Race::read_write;
             outcome.other = cell.reads.last;
         }

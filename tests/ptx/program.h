@@ -28,6 +28,7 @@ enum class Kind : std::uint8_t {
     vote,
     warp_barrier,
     block_barrier,
+    fence,
     active_mask,
     exit,
     trap,

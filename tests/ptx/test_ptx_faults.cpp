@@ -167,6 +167,43 @@ TEST_CASE("races in global memory") {
     }
 }
 
+TEST_CASE("races between the last block or warp and the others") {
+    std::vector<float> x(4 * 64);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+    for (const Schedule& schedule : schedules) {
+        INFO(schedule.name);
+        Program program(text());
+        unsigned* const stored = program.array<unsigned>(4);
+        for (int repetition = 0; repetition < 2; ++repetition) {
+            float* const y = program.array<float>(2, Fill::unset);
+            program.run_right("last_block", sized(4, 64, schedule), program.copy(x),
+                              program.array<float>(4, Fill::unset), stored, y, 0);
+            CHECK(y[0] == 63 * 4 + 2 * 64 * (0 + 1 + 2 + 3));
+            program.run_right("last_warp", sized(4, 64, schedule), program.array<float>(8, Fill::unset), stored, y + 1,
+                              0);
+            CHECK(y[1] == 0 + 1 + 2 + 3 + 4 + 5 + 6 + 7);
+        }
+        const auto is_race = [](const Fault& each) {
+            return each.kind == FaultKind::race && each.message.find("race: global memory is ") == 0;
+        };
+        const auto finds_race = [&](const Report& report) {
+            return std::any_of(report.faults.begin(), report.faults.end(), is_race);
+        };
+        for (const int without : {1, 2, 3, 4}) {
+            INFO("block, without step " << without);
+            Program faulty(text());
+            CHECK(finds_race(faulty.run("last_block", sized(4, 64, schedule), faulty.copy(x), faulty.array<float>(4),
+                                        faulty.array<unsigned>(4), faulty.array<float>(1), without)));
+        }
+        for (const int without : {1, 2, 3, 4}) {
+            INFO("warp, without step " << without);
+            Program faulty(text());
+            CHECK(finds_race(faulty.run("last_warp", sized(4, 64, schedule), faulty.array<float>(8),
+                                        faulty.array<unsigned>(1), faulty.array<float>(1), without)));
+        }
+    }
+}
+
 TEST_CASE("divergent barriers") {
     const auto for_threads = [](int n) {
         return [=](Program& p, const Schedule& s) {

@@ -65,6 +65,7 @@ void Warp::start_block() {
     alive_ = existing_;
     at_exchange_ = at_barrier_ = 0;
     warp_epoch_ = 0;
+    fences_.fill({});
     issued_ = 0;
 }
 
@@ -74,8 +75,12 @@ void Warp::pass_barrier() {
 }
 
 Point Warp::point(int lane) const {
-    return {launch_.number, static_cast<std::uint32_t>(launch_.block), static_cast<std::uint16_t>(thread(lane)),
-            launch_.block_epoch, warp_epoch_};
+    return {launch_.number,
+            static_cast<std::uint32_t>(launch_.block),
+            static_cast<std::uint16_t>(thread(lane)),
+            launch_.block_epoch,
+            warp_epoch_,
+            fences_[static_cast<std::size_t>(lane)].count};
 }
 
 LaneMask Warp::bits_of(int number, LaneMask lanes) {
@@ -178,6 +183,7 @@ void Warp::run_group(LaneMask group, int place, int others) {
                 case Kind::load:
                 case Kind::store:
                 case Kind::atomic: access(instruction, lanes, place); break;
+                case Kind::fence: fence(lanes); break;
                 case Kind::active_mask:
                     for_each_lane(lanes, [&](int lane) { lanes_of(instruction.out[0])[lane] = lanes; });
                     defined(instruction.out[0]) |= lanes;

@@ -31,6 +31,7 @@ struct LaunchState {
     std::mt19937_64 random;
     std::vector<std::byte> shared;
     Shadow shared_shadow;
+    Publications publications;
     Counters counters;
     std::vector<Fault> faults;
     std::set<std::pair<FaultKind, int>> reported;
@@ -98,6 +99,9 @@ private:
               const char* space);
     void count_sector(const Instruction& instruction, Allocation& allocation, std::uintptr_t address);
 
+    void publish(int lane, std::uintptr_t address);
+    void fence(LaneMask lanes);
+
     bool exchange(const Instruction& instruction, LaneMask group, int place);
     void shuffle(const Instruction& instruction, LaneMask lanes);
     void vote(const Instruction& instruction, LaneMask lanes);
@@ -112,6 +116,13 @@ private:
     std::vector<std::byte> local_;
     std::vector<Fill> local_fill_;
     std::uint16_t warp_epoch_ = 0;
+    struct LaneFences {
+        std::uint16_t count = 0;
+        Point last;
+        std::uintptr_t address = 0;  ///< address of the last atomic operation
+        std::size_t received = 0;    ///< publications that it received, until the next fence
+    };
+    std::array<LaneFences, warp_size> fences_;
     std::uint64_t issued_ = 0;
     std::uint64_t turn_ends_ = 0;
     std::vector<std::uintptr_t> sectors_;  // touched by the access that is being executed
