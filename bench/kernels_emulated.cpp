@@ -12,6 +12,7 @@
 #include "lockstep/bench/emulated.h"
 #include "lockstep/bench/json_file.h"
 #include "lockstep/bench/kernel_cases.h"
+#include "lockstep/runtime/cuda/stream_counters.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 #include "lockstep/tests/ptx/emulate.h"
@@ -64,18 +65,27 @@ struct Row {
     }
 };
 
-/// The library's name of a kernel. The second kernel of a reduction has the name of the first.
-std::string label(const ptx::Ran& ran) {
-    return ran.kernel.name.find("JoinParts") == std::string::npos ? ran.name : ran.name + ", parts";
+/// The counters of the stream that runs the kernels.
+unsigned* counters() {
+    unsigned* found = nullptr;
+    lockstep::Stream::of(lockstep::Device::cuda(0)).run("counters", {}, [&](const lockstep::ExecContext& context) {
+        found = lockstep::cuda::counters_of(static_cast<cudaStream_t>(context.native));
+    });
+    return found;
 }
 
 std::map<std::string, Row> count_rows(const kernels::Case& each, std::uint64_t most_blocks) {
     ptx::Emulation& emulation = ptx::emulation();
     emulation.most_interpreted = most_blocks > 0 ? most_blocks : std::numeric_limits<std::uint64_t>::max();
     const std::function<void()> work = each.make();
+    unsigned* const counted = counters();
     lockstep::synchronize_all();
     std::map<std::string, Row> rows;
-    emulation.observer = [&](const ptx::Ran& ran) { rows[label(ran)].add(ran); };
+    emulation.observer = [&](const ptx::Ran& ran) {
+        rows[ran.name].add(ran);
+        // Blocks that are not interpreted do not count themselves.
+        std::fill_n(counted, lockstep::cuda::stream_counters, 0u);
+    };
     work();
     lockstep::synchronize_all();
     emulation.observer = nullptr;

@@ -39,7 +39,6 @@ struct ChannelStats {
     Moments moments;
     T* stats;
 
-    ChannelStats<Stored, 1, false> single() const { return {moments.single(), stats}; }
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
@@ -79,18 +78,6 @@ struct BackwardSums {
     T* dbias;
     T* dweight;
 
-    BackwardSums<Stored, 1, false, relu> single() const {
-        return {{layout.outer, layout.channels * channels, layout.inner * (width / channels)},
-                eps,
-                {x.data, true},
-                {dy.data, true},
-                stats,
-                weight,
-                bias,
-                sums,
-                dbias,
-                dweight};
-    }
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {

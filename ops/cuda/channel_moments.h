@@ -36,10 +36,6 @@ struct ChannelMoments {
         for (; k + (group - 1) * step < end; k += group * step) add_group<group>(value, walk, start);
         for (; k < end; k += step) add_group<1>(value, walk, start);
     }
-    /// The same for single channels.
-    ChannelMoments<Stored, 1> single() const {
-        return {{layout.outer, layout.channels * channels, layout.inner * (width / channels)}, {x.data, true}};
-    }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
         for (int c = 0; c < channels; ++c) value.of[c] = element::pool(value.of[c], other.of[c]);
     }

@@ -14,7 +14,7 @@
 #include "lockstep/ops/cuda/convolution_descriptors.h"
 #include "lockstep/ops/cuda/copy.h"
 #include "lockstep/ops/cuda/kernel.h"
-#include "lockstep/ops/cuda/stream_memory.h"
+#include "lockstep/runtime/cuda/stream_memory.h"
 #include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cuda {

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "lockstep/ops/cuda/stream_memory.h"
+#include "lockstep/runtime/cuda/stream_memory.h"
 #include "lockstep/runtime/internal/kernels.h"
 #include "lockstep/runtime/stream.h"
 

@@ -1,10 +1,11 @@
 // Reductions with an order of summation that depends only on the shape: a group of threads sums in a fixed number of
-// lanes, which are joined in a fixed order. Long reductions are divided into parts, which a second kernel joins. No
-// atomics.
+// lanes, which are joined in a fixed order. Long reductions are divided into parts. The block or warp that stores the
+// last part of a result joins all of them, also in a fixed order: which one it is does not matter.
 #pragma once
 
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/runtime/cuda/stream_counters.h"
 #include "lockstep/runtime/round_up.h"
 
 #if defined(__CUDACC__)
@@ -28,24 +29,21 @@ struct ReducePlan {
     /// is a pack of this many.
     static ReducePlan make(std::int64_t outputs, std::int64_t count, bool across, int width = 1) {
         ReducePlan plan{outputs, count, 1, 1, 0};
-        if (across && count > warp_threads && outputs < enough_threads / 4) {
-            plan.columns = 1;
+        if (across && count > warp_threads) {
+            plan.columns = outputs < enough_threads / 4 ? 1 : block_threads;
             while (plan.columns < warp_threads && plan.columns < outputs) plan.columns *= 2;
             plan.lanes = block_threads / plan.columns;
         } else if (!across && count * width > warp_threads) {
             plan.lanes = count * width > 2048 ? block_threads : warp_threads;
+        } else {
+            return plan;  // a thread adds few elements
         }
         const std::int64_t useful = count / (plan.lanes * std::max(16 / width, 4));
-        const std::int64_t threads = plan.columns > 0 ? enough_threads / 2 : enough_threads;  // with wide loads
+        const bool wide = plan.columns > 0 && plan.lanes > 1;  // loads
+        const std::int64_t threads = wide ? enough_threads / 2 : enough_threads;
         const std::int64_t wanted = threads / std::max<std::int64_t>(1, outputs * plan.lanes);
-        plan.parts =
-            static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, plan.lanes > 1 ? 512 : 1024));
+        plan.parts = static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, 512));
         return plan;
-    }
-    /// The reduction that joins the results of the parts, if each output has `results`.
-    ReducePlan of_parts(int results) const {
-        const std::int64_t all = outputs * results;
-        return {all, parts, parts > 2 * warp_threads && all < 64 ? block_threads : warp_threads, 1, 0};
     }
     std::int64_t jobs() const { return outputs * parts; }
     /// Blocks whose threads share columns.
@@ -82,9 +80,6 @@ concept HasPlans = std::is_same_v<typename R::Plans, Restriction>;
 ///   Plans                                       optional: OnlyColumns, NoColumns or AnyPlan
 /// or, in place of `begin` and `add`,
 ///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
-/// If an output is a pack of adjacent results, and Value an array with one value for each, R offers as well
-///   static constexpr int channels               number of results
-///   R' single() const                           the same for single results, with the elements of Value as R'::Value
 template <class R>
 LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan, std::int64_t output,
                                               std::int64_t part, int lane) {
@@ -107,71 +102,114 @@ LOCKSTEP_HD_INLINE typename R::Value add_lane(const R& r, const ReducePlan& plan
     return add_lane(r, plan, job - part * plan.outputs, part, lane);
 }
 
+/// Results of the parts of a reduction. Null if it has one part.
+template <class Value>
+struct Parts {
+    Value* results;    ///< (parts, outputs)
+    unsigned* stored;  ///< number of parts whose result is stored, for each output or block of columns
+};
+
+/// Result of one lane of the join of an output's parts.
+template <class R>
+LOCKSTEP_HD_INLINE typename R::Value add_parts(const R& r, const ReducePlan& plan, std::int64_t output, int lane,
+                                               const typename R::Value* results) {
+    typename R::Value value = r.zero();
+    for (std::int64_t part = lane; part < plan.parts; part += plan.lanes)
+        r.join(value, results[part * plan.outputs + output]);
+    return value;
+}
+
 /// Stores the result of a job, as the final one if there is only one part.
 template <class R>
 LOCKSTEP_HD_INLINE void finish_job(const R& r, const ReducePlan& plan, std::int64_t job, const typename R::Value& value,
-                                   typename R::Value* partial) {
+                                   const Parts<typename R::Value>& parts) {
     if (plan.parts > 1)
-        partial[job] = value;
+        parts.results[job] = value;
     else
         r.finish(job, value);
 }
 
-/// A job of one lane.
+/// A reduction of one lane and one part.
 template <class R>
 struct ReduceAlone {
     R r;
     ReducePlan plan;
-    typename R::Value* partial;
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t job) const {
-        finish_job(r, plan, job, add_lane(r, plan, job, 0), partial);
-    }
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t output) const { r.finish(output, add_lane(r, plan, output, 0)); }
 };
 
 /// One thread of a block with columns: adjacent threads work on adjacent outputs, and `lanes` threads on each.
 struct ColumnThread {
-    std::int64_t output, part;
+    std::int64_t group, output, part;  // group: of outputs whose elements the block reads
     int lane;
 
     LOCKSTEP_HD_INLINE ColumnThread(const ReducePlan& plan, std::int64_t block, int thread) {
         const std::int64_t groups = ceil_div(plan.outputs, plan.columns);
         part = plan.parts == 1 ? 0 : block / groups;
         lane = thread / plan.columns;
-        output = (block - part * groups) * plan.columns + (thread - lane * plan.columns);
+        group = block - part * groups;
+        output = group * plan.columns + (thread - lane * plan.columns);
     }
     LOCKSTEP_HD_INLINE std::int64_t job(const ReducePlan& plan) const { return part * plan.outputs + output; }
 };
 
 #if defined(__CUDACC__)
-/// Jobs of a plan with columns. A tree in shared memory joins the lanes.
+/// For the thread that has stored a part's result, or that has synchronized with those that have: whether all parts are
+/// stored now. If so, threads that synchronize with it may read them.
+__device__ inline bool is_last_part(unsigned* stored, int parts) {
+    const auto last = static_cast<unsigned>(parts - 1);
+    __threadfence();                                          // results are visible before they are counted
+    const bool are_stored = atomicInc(stored, last) == last;  // the last one sets the counter to zero
+    __threadfence();
+    return are_stored;
+}
+
+/// Joins values of the lanes of a block with columns by a tree in shared memory. Lane 0 receives the result.
 template <class R>
-__global__ void __launch_bounds__(block_threads) reduce_columns(R r, ReducePlan plan, typename R::Value* partial) {
+__device__ void join_columns(const R& r, const ReducePlan& plan, int lane, typename R::Value& value,
+                             typename R::Value* values) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int half = plan.lanes / 2; half > 0; half /= 2) {
+        values[thread] = value;
+        __syncthreads();
+        if (lane < half) r.join(value, values[thread + half * plan.columns]);
+        __syncthreads();
+    }
+}
+
+/// Jobs of a plan with columns.
+template <class R>
+__global__ void __launch_bounds__(block_threads) reduce_columns(R r, ReducePlan plan, Parts<typename R::Value> parts) {
     using Value = typename R::Value;
     __shared__ alignas(alignof(Value)) unsigned char memory[block_threads * sizeof(Value)];
+    __shared__ bool is_last;
     Value* const values = reinterpret_cast<Value*>(memory);
     const int thread = static_cast<int>(threadIdx.x);
     for (std::int64_t block = blockIdx.x; block < plan.column_blocks(); block += gridDim.x) {
         const ColumnThread own(plan, block, thread);
         const bool used = own.output < plan.outputs;
         Value value = used ? add_lane(r, plan, own.output, own.part, own.lane) : r.zero();
-        for (int half = plan.lanes / 2; half > 0; half /= 2) {
-            values[thread] = value;
-            __syncthreads();
-            if (own.lane < half) r.join(value, values[thread + half * plan.columns]);
-            __syncthreads();
-        }
-        if (own.lane == 0 && used) finish_job(r, plan, own.job(plan), value, partial);
+        join_columns(r, plan, own.lane, value, values);
+        if (own.lane == 0 && used) finish_job(r, plan, own.job(plan), value, parts);
+        if (plan.parts == 1) continue;
+        __syncthreads();  // all columns are stored
+        if (thread == 0) is_last = is_last_part(parts.stored + own.group, plan.parts);
+        __syncthreads();
+        if (!is_last) continue;
+        value = used ? add_parts(r, plan, own.output, own.lane, parts.results) : r.zero();
+        join_columns(r, plan, own.lane, value, values);
+        if (own.lane == 0 && used) r.finish(own.output, value);
     }
 }
 
 /// Jobs of `lanes` lanes: a warp's or a block's. CUB joins lanes in a fixed order.
 template <int lanes, class R>
-__global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan plan, typename R::Value* partial) {
+__global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan plan, Parts<typename R::Value> parts) {
     using Value = typename R::Value;
     constexpr bool alone = lanes == block_threads;  // one job a block
     using Joined = std::conditional_t<alone, cub::BlockReduce<Value, block_threads>, cub::WarpReduce<Value>>;
     constexpr int jobs_per_block = block_threads / lanes;
     __shared__ typename Joined::TempStorage memory[jobs_per_block];
+    __shared__ bool is_last[jobs_per_block];
     const int lane = static_cast<int>(threadIdx.x) % lanes;
     const int slot = static_cast<int>(threadIdx.x) / lanes;
     const auto join = [&r](const Value& a, const Value& b) {
@@ -179,108 +217,100 @@ __global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan pla
         r.join(both, b);
         return both;
     };
+    const auto synchronize = [] {
+        if constexpr (alone)
+            __syncthreads();
+        else
+            __syncwarp();
+    };
     const std::int64_t jobs = plan.outputs * plan.parts;
     const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * jobs_per_block;
     for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * jobs_per_block; first < jobs; first += step) {
         const std::int64_t job = first + slot;
         const Value own = job < jobs ? add_lane(r, plan, job, lane) : r.zero();
         const Value all = Joined(memory[slot]).Reduce(own, join);  // valid in lane 0
-        if (lane == 0 && job < jobs) finish_job(r, plan, job, all, partial);
+        if (lane == 0 && job < jobs) finish_job(r, plan, job, all, parts);
+        if (plan.parts > 1) {
+            const std::int64_t output = job % plan.outputs;
+            if (lane == 0) is_last[slot] = job < jobs && is_last_part(parts.stored + output, plan.parts);
+            synchronize();
+            if (is_last[slot]) {
+                const Value of_part = add_parts(r, plan, output, lane, parts.results);
+                const Value joined = Joined(memory[slot]).Reduce(of_part, join);
+                if (lane == 0) r.finish(output, joined);
+            }
+        }
         __syncthreads();  // the memory is reused
     }
 }
-#endif
-
-/// Enqueues the jobs of a plan with this number of lanes.
-template <int lanes, class R>
-void reduce_together(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
-                     typename R::Value* partial) {
-#if defined(__CUDACC__)
-    launch_blocks(queue, name, blocks_for(plan.jobs(), block_threads / lanes), reduce_jobs<lanes, R>, R(r),
-                  ReducePlan(plan), partial);
 #else
-    const auto loop = [r, plan, partial] {
-        for (std::int64_t job = 0; job < plan.jobs(); ++job) {
-            typename R::Value value = r.zero();
-            for (int lane = 0; lane < lanes; ++lane) r.join(value, add_lane(r, plan, job, lane));
-            finish_job(r, plan, job, value, partial);
-        }
+/// Enqueues all jobs of a plan and the join of their parts.
+template <class R>
+void enqueue_host_reduction(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
+                            const Parts<typename R::Value>& parts) {
+    const auto join_lanes = [r, lanes = plan.lanes](auto of_lane) {
+        typename R::Value value = r.zero();
+        for (int lane = 0; lane < lanes; ++lane) r.join(value, of_lane(lane));
+        return value;
+    };
+    const auto loop = [r, plan, parts, join_lanes] {
+        for (std::int64_t job = 0; job < plan.jobs(); ++job)
+            finish_job(r, plan, job, join_lanes([&](int lane) { return add_lane(r, plan, job, lane); }), parts);
+        if (plan.parts == 1) return;
+        for (std::int64_t output = 0; output < plan.outputs; ++output)
+            r.finish(output, join_lanes([&](int lane) { return add_parts(r, plan, output, lane, parts.results); }));
     };
     check(enqueue_host_twin(queue, name, loop), name);
-#endif
 }
+#endif
 
-/// Enqueues the jobs of a plan with columns.
+/// Enqueues a plan. No kernels are compiled for plans that R never has.
 template <class R>
-void reduce_by_columns(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
-                       typename R::Value* partial) {
+void enqueue_reduction(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
+                       const Parts<typename R::Value>& parts) {
+    if (plan.lanes == 1 && plan.parts == 1) return launch(queue, name, plan.outputs, ReduceAlone<R>{r, plan});
 #if defined(__CUDACC__)
-    launch_blocks(queue, name, blocks_for(plan.column_blocks(), 1), reduce_columns<R>, R(r), ReducePlan(plan), partial);
-#else
-    const auto loop = [r, plan, partial] {
-        for (std::int64_t job = 0; job < plan.jobs(); ++job) {
-            typename R::Value value = r.zero();
-            for (int lane = 0; lane < plan.lanes; ++lane) r.join(value, add_lane(r, plan, job, lane));
-            finish_job(r, plan, job, value, partial);
-        }
+    const auto launch_jobs = [&](auto kernel, unsigned blocks) {
+        launch_blocks(queue, name, blocks, kernel, R(r), ReducePlan(plan), Parts<typename R::Value>(parts));
     };
-    check(enqueue_host_twin(queue, name, loop), name);
-#endif
-}
-
-/// The same reduction over the partial results of another one.
-template <class R>
-struct JoinParts {
-    using Value = typename R::Value;
-    R r;
-    std::int64_t outputs;
-    const Value* partial;
-    LOCKSTEP_HD_INLINE Value zero() const { return r.zero(); }
-    LOCKSTEP_HD_INLINE void add(Value& value, std::int64_t output, std::int64_t part) const {
-        r.join(value, partial[part * outputs + output]);
-    }
-    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { r.join(value, other); }
-    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const { r.finish(output, value); }
-};
-
-/// Enqueues the join of the parts of a reduction.
-template <class R>
-void join_parts(const Queue& queue, const char* name, const ReducePlan& plan, const R& r, const void* partial) {
-    const JoinParts<R> parts{r, plan.outputs, static_cast<const typename R::Value*>(partial)};
-    const auto nowhere = static_cast<typename R::Value*>(nullptr);
-    if (plan.lanes == block_threads)
-        reduce_together<block_threads>(queue, name, plan, parts, nowhere);
-    else
-        reduce_together<ReducePlan::warp_threads>(queue, name, plan, parts, nowhere);
-}
-
-/// Enqueues the jobs of a plan. No kernels are compiled for plans that R never has.
-template <class R>
-void reduce_parts(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
-                  typename R::Value* partial) {
-    constexpr int warp = ReducePlan::warp_threads;
-    if (plan.lanes == 1) return launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial});
     if constexpr (!HasPlans<R, NoColumns>)
-        if (plan.columns > 0) return reduce_by_columns(queue, name, plan, r, partial);
+        if (plan.columns > 0) return launch_jobs(reduce_columns<R>, blocks_for(plan.column_blocks(), 1));
     if constexpr (!HasPlans<R, OnlyColumns>) {
+        constexpr int warp = ReducePlan::warp_threads;
         if (plan.lanes == block_threads)
-            reduce_together<block_threads>(queue, name, plan, r, partial);
+            launch_jobs(reduce_jobs<block_threads, R>, blocks_for(plan.jobs(), 1));
         else
-            reduce_together<warp>(queue, name, plan, r, partial);
+            launch_jobs(reduce_jobs<warp, R>, blocks_for(plan.jobs(), block_threads / warp));
     }
+#else
+    enqueue_host_reduction(queue, name, plan, r, parts);
+#endif
 }
+
+/// The memory of a kernel and the counters of its stream.
+class WithCounters final : public Declaration {
+public:
+    explicit WithCounters(const Queue& queue) : queue_(queue), counters_(counters_of(queue.stream)) {}
+    Queue queue() const { return {queue_.stream, this}; }
+    unsigned* counters() const { return counters_; }
+    void list(std::vector<Touched>& all) const override {
+        if (queue_.declaration != nullptr) queue_.declaration->list(all);
+        all.push_back({counters_, stream_counters * sizeof(unsigned), true});
+    }
+
+private:
+    Queue queue_;
+    unsigned* counters_;
+};
 
 /// Enqueues the reduction. `scratch`: plan.scratch_bytes<R>() bytes.
 template <class R>
 void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const R& r, void* scratch) {
+    using Value = typename R::Value;
     if (plan.outputs <= 0) return;
-    auto* partial = static_cast<typename R::Value*>(scratch);
-    reduce_parts(queue, name, plan, r, partial);
-    if (plan.parts == 1) return;
-    if constexpr (requires { r.single(); })
-        join_parts(queue, name, plan.of_parts(R::channels), r.single(), scratch);
-    else
-        join_parts(queue, name, plan.of_parts(1), r, scratch);
+    if (plan.parts == 1) return enqueue_reduction(queue, name, plan, r, Parts<Value>{});
+    const WithCounters with(queue);
+    enqueue_reduction(with.queue(), name, plan, r, Parts<Value>{static_cast<Value*>(scratch), with.counters()});
 }
 
 }  // namespace lockstep::cuda

@@ -2,6 +2,7 @@
 
 #include "lockstep/runtime/cuda/check.h"
 #include "lockstep/runtime/cuda/cuda_backend.h"
+#include "lockstep/runtime/cuda/stream_counters.h"
 
 namespace lockstep::cuda {
 
@@ -58,7 +59,10 @@ CudaStream::CudaStream(CudaBackend& backend, int index, int gpu) : backend_(back
 }
 
 CudaStream::~CudaStream() {
-    quietly_on(gpu_, [&] { return cudaStreamDestroy(stream_); });
+    quietly_on(gpu_, [&] {
+        release_counters(stream_);
+        return cudaStreamDestroy(stream_);
+    });
 }
 
 void CudaStream::run(Work work, int /*threads*/) {

@@ -15,4 +15,5 @@ struct Sum {
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& sum) const { y[output] = static_cast<float>(sum); }
 };
 
-template __global__ void lockstep::cuda::reduce_jobs<lockstep::cuda::block_threads, Sum>(Sum, ReducePlan, double*);
+template __global__ void lockstep::cuda::reduce_jobs<lockstep::cuda::block_threads, Sum>(Sum, ReducePlan,
+                                                                                         lockstep::cuda::Parts<double>);

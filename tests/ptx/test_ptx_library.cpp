@@ -53,6 +53,11 @@ struct Plan {
     int lanes, parts, columns = 0;
 };
 
+struct Parts {
+    double* results;
+    unsigned* stored;
+};
+
 /// ops/cuda/reductions.cu
 template <class T>
 struct SumElements {
@@ -139,25 +144,17 @@ TEST_CASE("sums by warps and by blocks, in one part and in several") {
     const auto sums = same_in_all_schedules<float>(
         static_cast<std::size_t>(outputs),
         [&](std::vector<float>& y, const Schedule& schedule, std::int64_t most_blocks) {
-            std::vector<double> partial(static_cast<std::size_t>(outputs * parts));
+            std::vector<double> results(static_cast<std::size_t>(outputs * parts));
+            std::vector<unsigned> stored(static_cast<std::size_t>(outputs));
             SumElements<float> sum{{}, {}, 1, x.data(), true, y.data()};
             sum.kept.dimension(outputs, {count, 1});
             sum.reduced.dimension(count, {1});
-            const std::vector<LibraryKernels::Allocation> memory{all_of(x), all_of(y), all_of(partial)};
+            const std::vector<LibraryKernels::Allocation> memory{all_of(x), all_of(y), all_of(results), all_of(stored)};
             const Plan plan{outputs, count, lanes, parts};
-            double* const scratch = parts > 1 ? partial.data() : nullptr;
+            const Parts of_parts{results.data(), stored.data()};
             run({lanes == 32 ? "reduce_jobsILi32E" : "reduce_jobsILi256E", "11SumElementsIfLi1ELb0EEEEEvT0_"},
-                blocks_of(outputs * parts * lanes, most_blocks, schedule), memory, sum, plan, scratch);
-            if (parts == 1) return;
-            struct {
-                SumElements<float> r;
-                std::int64_t outputs;
-                const double* partial;
-            } const join{sum, outputs, partial.data()};
-            const Plan of_parts{outputs, parts, 32, 1};
-            double* const none = nullptr;
-            run({"reduce_jobsILi32E", "9JoinPartsINS", "11SumElementsIfLi1ELb0EEEE"},
-                blocks_of(outputs * 32, most_blocks, schedule), memory, join, of_parts, none);
+                blocks_of(outputs * parts * lanes, most_blocks, schedule), memory, sum, plan, of_parts);
+            CHECK(stored == std::vector<unsigned>(stored.size()));
         });
     for (std::size_t i = 0; i < sums.size(); ++i) {
         double expected = 0, magnitude = 0;
@@ -244,7 +241,7 @@ TEST_CASE("elementwise kernels with strides, and conversions") {
 TEST_CASE("faults in the library's reduction are found") {
     const std::int64_t outputs = 3, count = 5000;
     const std::vector<float> x = uneven(static_cast<std::size_t>(outputs * count));
-    const auto faults = [&](const std::string& path, const Schedule& schedule) {
+    const auto faults = [&](const std::string& path, const Schedule& schedule, int parts) {
         LibraryKernels compiled(path);
         std::vector<float> y(static_cast<std::size_t>(outputs));
         struct {
@@ -252,22 +249,28 @@ TEST_CASE("faults in the library's reduction are found") {
             float* y;
             std::int64_t count;
         } const sum{x.data(), y.data(), count};
+        std::vector<double> results(static_cast<std::size_t>(outputs * parts));
+        std::vector<unsigned> stored(static_cast<std::size_t>(outputs));
         const LibraryKernels::Found found = compiled.find_by_words({"reduce_jobs"});
-        double* const none = nullptr;
         return compiled
-            .launch(found, parameters(*found.kernel, sum, Plan{outputs, count, block_threads, 1}, none),
-                    blocks_of(block_threads, 1, schedule), listed({all_of(x), all_of(y)}))
+            .launch(found,
+                    parameters(*found.kernel, sum, Plan{outputs, count, block_threads, parts},
+                               Parts{results.data(), stored.data()}),
+                    blocks_of(parts * block_threads, 2, schedule),
+                    listed({all_of(x), all_of(y), all_of(results), all_of(stored)}))
             .faults;
     };
     for (const Schedule& schedule : schedules) {
         INFO(schedule.name);
-        for (const Fault& each : faults(PTX_block_sum, schedule)) FAIL_CHECK(each.message);
-        const auto first = [&](const char* path) {
-            const auto all = faults(path, schedule);
+        for (const int parts : {1, 3})
+            for (const Fault& each : faults(PTX_block_sum, schedule, parts)) FAIL_CHECK(each.message);
+        const auto first = [&](const char* path, int parts) {
+            const auto all = faults(path, schedule, parts);
             return all.empty() ? std::string("nothing found") : all.front().message;
         };
-        CHECK(first(PTX_no_barrier).find("race: shared memory is ") == 0);
-        CHECK(first(PTX_all_lanes_store).find("race: global memory is written while another thread writes it") == 0);
-        CHECK(first(PTX_one_too_many).find("out of bounds: read of 4 bytes") == 0);
+        CHECK(first(PTX_no_barrier, 1).find("race: shared memory is ") == 0);
+        CHECK(first(PTX_all_lanes_store, 1).find("race: global memory is written while another thread writes it") == 0);
+        CHECK(first(PTX_one_too_many, 1).find("out of bounds: read of 4 bytes") == 0);
+        CHECK(first(PTX_no_fence, 3).find("race: global memory is read while another thread writes it") == 0);
     }
 }
