@@ -20,9 +20,10 @@ struct Piece {
     void* to;
     std::int64_t end;       ///< threads of the launch's pieces up to this one
     std::int64_t elements;  ///< number of elements
-    int channels;           ///< channels per filter, if the order becomes cuDNN's
+    int channels;           ///< channels per filter, if the order changes
     int taps;               ///< taps of the filter; 1: the order does not change
     bool by_packs;          ///< whether a thread moves all taps of several channels of the filter
+    bool from_last;         ///< whether the order is cuDNN's and becomes that of the arena, or the other way round
 };
 
 // The arguments of a launch must fit into 4 KB.
@@ -78,35 +79,52 @@ private:
     }
     /// Element `i` of the result.
     LOCKSTEP_HD_INLINE void cast_element(const Piece& piece, std::int64_t i) const {
+        if (piece.from_last) return cast_element_to_rows(piece, i);
         const std::int64_t tap_of_all = quick_quotient(i, piece.channels), channel = i - tap_of_all * piece.channels;
         const std::int64_t filter = quick_quotient(tap_of_all, piece.taps), tap = tap_of_all - filter * piece.taps;
         const From value = static_cast<const From*>(piece.from)[(filter * piece.channels + channel) * piece.taps + tap];
         static_cast<To*>(piece.to)[i] = converted<To>(value);
     }
+    LOCKSTEP_HD_INLINE void cast_element_to_rows(const Piece& piece, std::int64_t i) const {
+        const std::int64_t channel_of_all = quick_quotient(i, piece.taps), tap = i - channel_of_all * piece.taps;
+        const std::int64_t filter = quick_quotient(channel_of_all, piece.channels);
+        const std::int64_t channel = channel_of_all - filter * piece.channels;
+        const From value = static_cast<const From*>(piece.from)[(filter * piece.taps + tap) * piece.channels + channel];
+        static_cast<To*>(piece.to)[i] = converted<To>(value);
+    }
     template <int taps>
     LOCKSTEP_HD_INLINE void cast_packs(const Piece& piece, std::int64_t i) const {
-        const FilterToLast<From, To, taps> filter{piece.channels / width, static_cast<const From*>(piece.from),
-                                                  static_cast<To*>(piece.to)};
-        filter(i);
+        // Only gradients are converted from cuDNN's order, from 16 bits to 32.
+        if constexpr (sizeof(From) < sizeof(To)) {
+            const FilterToRows<From, To, taps> filter{piece.channels / widest<From>,
+                                                      static_cast<const From*>(piece.from), static_cast<To*>(piece.to)};
+            filter(i);
+        } else {
+            const FilterToLast<From, To, taps> filter{piece.channels / width, static_cast<const From*>(piece.from),
+                                                      static_cast<To*>(piece.to)};
+            filter(i);
+        }
     }
 };
 
 /// A piece without addresses; `end`: number of its threads.
-Piece piece_of(const TensorMeta& to) {
-    const auto width = static_cast<std::int64_t>(chunk_elements(size_of(to.dtype)));
+Piece piece_of(const TensorMeta& from, const TensorMeta& to) {
+    const bool from_last = !from.is_contiguous();
+    const auto width = static_cast<std::int64_t>(chunk_elements(size_of(from_last ? from.dtype : to.dtype)));
     const std::int64_t elements = to.numel();
-    if (to.is_contiguous()) return {nullptr, nullptr, ceil_div(elements, width), elements, 1, 1, false};
+    if (to.is_contiguous() && !from_last)
+        return {nullptr, nullptr, ceil_div(elements, width), elements, 1, 1, false, false};
     const FilterShape filter = FilterShape::of(to.shape);
     const bool by_packs = filter.channels % width == 0 && (filter.taps == 4 || filter.taps == 9);
     const std::int64_t threads = by_packs ? filter.filters * filter.channels / width : elements;
-    return {nullptr, nullptr, threads, elements, static_cast<int>(filter.channels), static_cast<int>(filter.taps),
-            by_packs};
+    return {nullptr,  nullptr,  threads, elements, static_cast<int>(filter.channels), static_cast<int>(filter.taps),
+            by_packs, from_last};
 }
 
 template <class From, class To>
 KernelPtr make_casts(const KernelRequest& request) {
     std::vector<Piece> pieces;
-    for (const TensorMeta& to : request.out) pieces.push_back(piece_of(to));
+    for (std::size_t i = 0; i < request.out.size(); ++i) pieces.push_back(piece_of(request.in[i], request.out[i]));
     return make_cuda_kernel(request, [pieces](const Queue& queue, const KernelArgs& v) {
         for (std::size_t first = 0; first < pieces.size(); first += max_pieces) {
             CastPieces<From, To> all{};
@@ -125,9 +143,15 @@ KernelPtr make_casts(const KernelRequest& request) {
 }
 
 KernelPtr make_cast_parameters(const CastParameters& op, KernelRequest& request) {
-    request.want_all_contiguous();
-    for (TensorMeta& to : request.out)
-        if (!to.is_contiguous() && !is_channels_last(to)) to.strides = to.shape.contiguous_strides();
+    const bool widens = is_half_type(request.in[0].dtype);
+    for (std::size_t i = 0; i < request.in.size(); ++i) {
+        TensorMeta& to = request.out[i];
+        if (!widens || !is_channels_last(request.in[i])) request.want_contiguous(i);
+        if (!to.is_contiguous() && (widens || !is_channels_last(to))) to.strides = to.shape.contiguous_strides();
+    }
+    if (widens && request.out[0].dtype == DType::f32)
+        return request.in[0].dtype == DType::f16 ? make_casts<Half, float>(request)
+                                                 : make_casts<BFloat16, float>(request);
     return visit_float(op.name, request.in[0].dtype, [&](auto from) -> KernelPtr {
         using From = decltype(from);
         switch (const DType to = request.out[0].dtype; to) {

@@ -137,10 +137,16 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
 
 KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRequest& request) {
     if (!is_for_cudnn(op, request)) return nullptr;
-    const Sizes sizes{request.in[0].shape, request.out[0].shape, request.in[1].shape, request.in[0].dtype, op.widens};
+    TensorMeta& computed = request.out[0];
+    Sizes sizes{request.in[0].shape, computed.shape, request.in[1].shape, request.in[0].dtype, op.widens};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = list_candidates(request, sizes, op.geometry, backward_weights_rule(request),
-                                "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+    const AlgorithmRule rule = backward_weights_rule(request);
+    const FilterShape filter = FilterShape::of(computed.shape);
+    // The order that the program asks for, if it is that of the first candidates.
+    sizes.weights_last = !op.widens && rule.channels_last.front() && filter.channels > 1 && filter.taps > 1 &&
+                         !computed.is_contiguous() && is_channels_last(computed);
+    if (!sizes.weights_last) computed.strides = computed.shape.contiguous_strides();
+    auto ways = list_candidates(request, sizes, op.geometry, rule, "cudnnGetConvolutionBackwardFilterWorkspaceSize",
                                 [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
                                     return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, c.x(), c.y(), c.get(),
                                                                                           c.w(), algorithm, bytes);

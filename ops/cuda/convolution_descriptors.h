@@ -22,12 +22,12 @@ using ConvolutionDescriptor =
     Descriptor<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
 
 /// Sizes of one convolution: x (N, C, H, W), w (K, C / groups, kh, kw), y (N, K, OH, OW), all of one dtype: f32, f16 or
-/// bf16.
-/// `widens`: computed weights are converted to f32.
+/// bf16. `widens`: computed weights are converted to f32. `weights_last`: they remain in cuDNN's order for
+/// channels-last images.
 struct Sizes {
     Shape x, w, y;
     DType dtype;
-    bool widens = false;
+    bool widens = false, weights_last = false;
 };
 
 /// A size in cuDNN's type.
@@ -91,15 +91,15 @@ public:
 
     /// Whether cuDNN's order of weights is not that of their arena.
     bool reorders_weights() const { return channels_last_ && sizes_.w[1] > 1 && sizes_.w[2] * sizes_.w[3] > 1; }
-    /// Whether computed weights are converted to the order and dtype of their arena.
-    bool converts_weights() const { return sizes_.widens || reorders_weights(); }
+    /// Whether computed weights are converted to another order or dtype.
+    bool converts_weights() const { return sizes_.widens || reorders_weights() != sizes_.weights_last; }
     std::size_t weight_bytes() const { return aligned_bytes(sizes_.w, sizes_.dtype); }
-    void store_weights(const Queue& queue, void* rows, const void* converted) const {
+    void store_weights(const Queue& queue, void* to, const void* computed) const {
+        const FilterShape shape = FilterShape::of(sizes_.w);
         if (sizes_.widens)
-            widen_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), reorders_weights(), static_cast<float*>(rows),
-                          converted);
+            widen_filters(queue, sizes_.dtype, shape, reorders_weights(), static_cast<float*>(to), computed);
         else
-            convert_filters(queue, sizes_.dtype, FilterShape::of(sizes_.w), false, rows, converted);
+            convert_filters(queue, sizes_.dtype, shape, sizes_.weights_last, to, computed);
     }
 
     void want_weights(KernelRequest& request, std::size_t input) const {

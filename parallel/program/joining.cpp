@@ -1,12 +1,16 @@
 #include "lockstep/parallel/program/passes.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/parallel/program/dependence.h"
+#include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/signature.h"
 
@@ -80,7 +84,132 @@ std::size_t join_range(ShardProgram& program, std::size_t first, std::size_t las
     return first + made.size();
 }
 
+/// A conversion of a gradient that may run later.
+struct GradientCast {
+    Operand from, to;
+    std::optional<Record> maker;  ///< replaces the record: computes `from`
+};
+
+class GatheredCasts {
+public:
+    explicit GatheredCasts(ShardProgram& program) : program_(program) {
+        for (const Record& record : program.records) {
+            for (const Operand& in : record.in) ++uses_[in.buffer.get()].reads;
+            for (const Operand& out : record.out) ++uses_[out.buffer.get()].writes;
+        }
+        for (const Delivery& delivery : program.deliveries) ++uses_[delivery.gradient.buffer.get()].deliveries;
+    }
+
+    void run() {
+        if (std::none_of(program_.records.begin(), program_.records.end(), is_widened)) return;
+        for (std::size_t i = 0; i < program_.records.size(); ++i) {
+            Record& record = program_.records[i];
+            std::optional<GradientCast> cast;
+            if (i >= program_.backward_begin) cast = take(record);
+            if (!cast)
+                made_.push_back(std::move(record));
+            else if (cast->maker)
+                made_.push_back(std::move(*cast->maker));
+            places_.push_back(made_.size() - 1);
+            if (cast) wait(std::move(*cast));
+        }
+        convert();
+        program_.records = std::move(made_);
+        for (Delivery& delivery : program_.deliveries) {
+            const auto converted = converted_.find(delivery.gradient.buffer.get());
+            delivery.ready = converted != converted_.end() ? converted->second : places_[delivery.ready];
+        }
+        std::stable_sort(program_.deliveries.begin(), program_.deliveries.end(),
+                         [](const Delivery& a, const Delivery& b) { return a.ready < b.ready; });
+    }
+
+private:
+    // A bucket of gradients, which waits for its conversions, has 25 MiB in f32.
+    static constexpr std::size_t most_waiting = std::size_t{16} << 20;
+
+    struct Uses {
+        int reads = 0, writes = 0, deliveries = 0;
+    };
+
+    static bool is_widened(const Record& record) {
+        const auto* weights = op_cast<Conv2dBackwardWeights>(*record.operation);
+        return weights != nullptr && weights->widens;
+    }
+    bool is_written_once(const Operand& operand) const {
+        return operand.buffer && operand.buffer->is_symbolic() && !operand.buffer->whole() &&
+               uses_.at(operand.buffer.get()).writes == 1;
+    }
+
+    std::optional<GradientCast> take(const Record& record) const {
+        if (!is_widened(record) && op_cast<Reorder>(*record.operation) == nullptr) return std::nullopt;
+        const Operand& to = record.out[0];
+        const Uses& uses = uses_.at(to.buffer.get());
+        const bool is_gradient = is_written_once(to) && uses.reads == 0 && uses.deliveries == 1;
+        if (!is_gradient || to.meta.dtype != DType::f32 || !to.meta.is_contiguous()) return std::nullopt;
+        if (is_widened(record)) return take_weights(record);
+        const Operand& from = record.in[0];
+        if (!is_half_type(from.meta.dtype) || from.meta.opaque || !is_written_once(from)) return std::nullopt;
+        if (!from.meta.is_contiguous() || !is_supported(from, to)) return std::nullopt;
+        return GradientCast{from, to, std::nullopt};
+    }
+    /// Weights are computed in the order of the backend, which the conversion changes as well.
+    std::optional<GradientCast> take_weights(const Record& record) const {
+        const Operand& to = record.out[0];
+        const Shape& shape = to.meta.shape;
+        const std::int64_t taps = shape[2] * shape[3];
+        TensorMeta rows = TensorMeta::contiguous(record.in[0].meta.dtype, shape), last = rows;
+        last.strides = Shape{taps * shape[1], 1, shape[3] * shape[1], shape[1]};
+        for (const TensorMeta& order : {last, rows}) {
+            if (order.strides == last.strides && (taps == 1 || shape[1] == 1)) continue;
+            const Operand from{program_.trace->buffer(order.bytes()), order, nullptr};
+            if (!is_supported(from, to)) continue;
+            std::vector<Operand> out = record.out;
+            out[0] = from;
+            const auto* weights = op_cast<Conv2dBackwardWeights>(*record.operation);
+            auto maker = make_record(make_operation(Conv2dBackwardWeights{weights->geometry}), record.in,
+                                     std::move(out), record.call, program_.trace->settings());
+            if (maker) return GradientCast{from, to, std::move(maker)};
+        }
+        return std::nullopt;
+    }
+    bool is_supported(const Operand& from, const Operand& to) const {
+        return make_record(make_operation(CastParameters{}), {from}, {to}, nullptr, program_.trace->settings())
+            .has_value();
+    }
+
+    void wait(GradientCast cast) {
+        if (!waiting_.empty() && waiting_.front().from.meta.dtype != cast.from.meta.dtype) convert();
+        waiting_bytes_ += cast.from.meta.bytes();
+        waiting_.push_back(std::move(cast));
+        if (waiting_bytes_ >= most_waiting) convert();
+    }
+    /// Converts the gradients that wait.
+    void convert() {
+        if (waiting_.empty()) return;
+        std::vector<Operand> in, out;
+        for (const GradientCast& cast : waiting_) {
+            in.push_back(cast.from);
+            out.push_back(cast.to);
+            converted_[cast.to.buffer.get()] = made_.size();
+        }
+        made_.push_back(*make_record(make_operation(CastParameters{}), std::move(in), std::move(out), nullptr,
+                                     program_.trace->settings()));
+        waiting_.clear();
+        waiting_bytes_ = 0;
+    }
+
+    ShardProgram& program_;
+    std::map<const Buffer*, Uses> uses_;
+    std::vector<GradientCast> waiting_;
+    std::size_t waiting_bytes_ = 0;
+    std::vector<Record> made_;
+    std::vector<std::size_t> places_;                 ///< index in made_ of the last record so far, by old record
+    std::map<const Buffer*, std::size_t> converted_;  ///< records that write gradients
+};
+
 }  // namespace
+
+void gather_gradient_casts(ShardProgram& program) { GatheredCasts(program).run(); }
 
 void join_alike(ShardProgram& program) {
     const std::size_t commits = program.commit_begin;

@@ -25,6 +25,10 @@ void fuse_neighbours(ShardProgram& program);
 /// such records instead of 54: three kernels, and one exchange between ranks.
 void join_alike(ShardProgram& program);
 
+/// Postpones conversions of gradients from 16 bits to f32 that nothing in the program waits for, and makes many of them
+/// by one record, if the backend makes them in separate kernels. They occupy memory until then: at most 16 MiB.
+void gather_gradient_casts(ShardProgram& program);
+
 /// Replaces runs of small operations (ops/internal/sequence.h), as of a loss on its sums, by one record each, if the
 /// backend has a kernel for it. A run may skip records that do not depend on it.
 void gather_sequences(ShardProgram& program);

@@ -73,7 +73,7 @@ struct ShardProgram {
     std::vector<Record> records;   ///< forward [0, commit_begin), commits, backward [backward_begin, end)
     std::size_t commit_begin = 0;  ///< the ranks agree on the status immediately before this record
     std::size_t backward_begin = 0;
-    std::vector<Delivery> deliveries;
+    std::vector<Delivery> deliveries;               ///< in the order of `ready`
     std::vector<ParameterCast> casts;               ///< content of the arena of casts before the first record runs
     std::string structure;                          ///< see ModelResult
     std::shared_ptr<const void> prototype;          ///< containers of the outputs

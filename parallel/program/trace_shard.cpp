@@ -416,6 +416,7 @@ ShardProgram trace_shard(const ProgramRequest& request, const TracedRows& rows, 
     remove_unread_repeats(program);
     share_conversions(program);
     fuse_neighbours(program);
+    gather_gradient_casts(program);
     // In a manual step, backward must read the casts of this forward, even if another forward runs in between.
     if (request.pass != Pass::training) take_parameter_casts(program, store);
     join_alike(program);

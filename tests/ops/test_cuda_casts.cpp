@@ -64,7 +64,40 @@ void check_casts(DType from, DType to) {
     }
 }
 
+/// Converts gradients of 16 bits, of which there are more than one launch takes, from both orders.
+void check_gradients(DType from) {
+    const Shape shapes[] = {{7}, {1000}, {16, 8, 3, 3}, {5, 24, 2, 2}, {3, 5, 3, 3}, {4, 8, 5, 5}, {8, 16, 1, 1}};
+    std::vector<Tensor> given, made;
+    Call call;
+    for (std::size_t p = 0; p < 12 * std::size(shapes); ++p) {
+        const Shape& shape = shapes[p % std::size(shapes)];
+        const bool reorders = shape.dims() == 4 && p % 3 != 0;
+        call.in_metas.push_back(reorders ? channels_last(from, shape) : TensorMeta::contiguous(from, shape));
+        call.out_metas.push_back(TensorMeta::contiguous(DType::f32, shape));
+        std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+        for (std::int64_t i = 0; i < shape.numel(); ++i)
+            values[static_cast<std::size_t>(reorders ? place(shape, i) : i)] = static_cast<float>(value_at(p, i));
+        given.push_back(Tensor::from(values, {shape.numel()}).to(from).to(gpu));
+        made.push_back(Tensor::zeros({shape.numel()}, DType::f32, gpu));
+        call.in.push_back(given.back().impl()->storage->buffer->data());
+        call.out.push_back(made.back().impl()->storage->buffer->data());
+    }
+    call.run(CastParameters{});
+    for (std::size_t p = 0; p < made.size(); ++p) {
+        std::vector<float> expected;
+        for (std::int64_t i = 0; i < made[p].numel(); ++i) expected.push_back(static_cast<float>(value_at(p, i)));
+        INFO("piece " << p << " of shape " << call.out_metas[p].shape.str());
+        CHECK(made[p].to(Device::host()).to_vector<float>() == expected);
+    }
+}
+
 }  // namespace
+
+TEST_CASE("gradients of 16 bits are converted to f32, from cuDNN's order too") {
+    const NoMistakes end;
+    check_gradients(DType::f16);
+    check_gradients(DType::bf16);
+}
 
 TEST_CASE("parameters are copied in other dtypes and in cuDNN's order") {
     const NoMistakes end;
