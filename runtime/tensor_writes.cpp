@@ -46,6 +46,19 @@ Overlap overlap(const TensorMeta& a, const TensorMeta& b) {
     return dense(a, first, last) && dense(b, other_first, other_last) ? Overlap::partial : Overlap::unknown;
 }
 
+/// Whether `target` outlives the trace that writes it. Then it has its new values from the next step on: the step may
+/// still be refused.
+bool is_written_by_commit(const Tensor& target) { return Trace::current() != nullptr && !target.is_symbolic(); }
+
+void write_by_commit(const Tensor& target, const Tensor& values) {
+    if (!target.is_contiguous())
+        throw InvalidArgument(
+            fmt::format("{} inside forward writes a part of a buffer whose elements are not contiguous ({}); expected "
+                        "the whole buffer",
+                        ApiScope::name(), target.shape().str()));
+    apply_one(CommitIfOk{}, {values.to(target.dtype()).contiguous()}, target);
+}
+
 }  // namespace
 
 bool repeats_elements(const TensorMeta& meta) {
@@ -71,6 +84,10 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
         if (shared == Overlap::unknown) values = values.clone();
     }
     if (!(values.shape() == shape())) values = values.expand(shape());
+    if (is_written_by_commit(*this)) {
+        write_by_commit(*this, values);
+        return *this;
+    }
     apply_one(Reorder{}, {values}, *this);
     return *this;
 }
@@ -79,6 +96,10 @@ const Tensor& Tensor::fill_(double value) const {
     const ApiScope call("fill_");
     check_writable(*this, "fill_");
     const NoGrad no_grad;
+    if (is_written_by_commit(*this)) {
+        write_by_commit(*this, Tensor::full(shape(), value, dtype(), device()));
+        return *this;
+    }
     make_strided(*this);
     Tensor target = detach();
     for (int i = 0; i < dims(); ++i)  // all elements become the same, so elements that share memory are written once

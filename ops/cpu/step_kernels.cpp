@@ -8,6 +8,7 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
+#include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep::cpu {
@@ -92,7 +93,8 @@ std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&)
 }
 
 std::unique_ptr<Kernel> make_commit_if_ok(const CommitIfOk&, KernelRequest& request) {
-    return make_kernel([bytes = static_cast<std::size_t>(request.in[0].numel())](const KernelArgs& run) {
+    request.want_all_contiguous();
+    return make_kernel([bytes = request.in[0].bytes()](const KernelArgs& run) {
         if (run.agreed->code == 0) std::memcpy(run.out[0], run.in[0], bytes);
     });
 }
@@ -105,6 +107,7 @@ void add_step_kernels(KernelTable& table) {
     table.add<ClearSkipFlag, make_clear_skip_flag>();
     table.add<AdvanceStep, make_advance_step>();
     table.add<CommitIfOk, make_commit_if_ok>();
+    table.add_half_types<CommitIfOk, make_commit_if_ok>();
 }
 
 }  // namespace lockstep::cpu

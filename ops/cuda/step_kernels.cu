@@ -11,6 +11,7 @@
 #include "lockstep/ops/internal/control_operations.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep::cuda {
@@ -191,11 +192,13 @@ KernelPtr make_advance_step(const AdvanceStep& op, KernelRequest& request) {
 }
 
 KernelPtr make_commit_if_ok(const CommitIfOk& /*op*/, KernelRequest& request) {
-    return make_cuda_kernel(request, [bytes = request.in[0].numel()](const Queue& queue, const KernelArgs& v) {
-        const bool aligned = is_aligned(v.in[0], chunk_bytes) && is_aligned(v.out[0], chunk_bytes);
-        launch(queue, "commit_if_ok", ceil_div(bytes, chunk_bytes),
-               CommitChunkIfOk{v.agreed, v.input<std::uint8_t>(0), v.output<std::uint8_t>(0), bytes, aligned});
-    });
+    request.want_all_contiguous();
+    return make_cuda_kernel(
+        request, [bytes = static_cast<std::int64_t>(request.in[0].bytes())](const Queue& queue, const KernelArgs& v) {
+            const bool aligned = is_aligned(v.in[0], chunk_bytes) && is_aligned(v.out[0], chunk_bytes);
+            launch(queue, "commit_if_ok", ceil_div(bytes, chunk_bytes),
+                   CommitChunkIfOk{v.agreed, v.input<std::uint8_t>(0), v.output<std::uint8_t>(0), bytes, aligned});
+        });
 }
 
 }  // namespace
@@ -206,6 +209,7 @@ void add_step_kernels(KernelTable& table) {
     table.add<ClearSkipFlag, make_clear_skip_flag>();
     table.add<AdvanceStep, make_advance_step>();
     table.add<CommitIfOk, make_commit_if_ok>();
+    table.add_half_types<CommitIfOk, make_commit_if_ok>();
 }
 
 }  // namespace lockstep::cuda

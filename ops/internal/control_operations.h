@@ -60,13 +60,6 @@ struct AdvanceStep {
     }
 };
 
-/// Overwrites lasting state with new values prepared separately, if the step is good.
-/// in: bytes (u8); out: as many bytes, in place
-struct CommitIfOk {
-    static constexpr const char* name = "commit_if_ok";
-    bool commits() const { return true; }
-};
-
 // Operations that reach across shards within a model.
 
 /// Sums over the present shards along the tree: [lo, hi) splits at the largest power of two below its length.

@@ -269,11 +269,17 @@ void require_own_buffers(const std::vector<Record>& commits, const ParameterStor
         for (const ArenaSegment& segment : arena.segments) own.insert(store.tensor(segment).impl()->storage.get());
     for (const Record& commit : commits)
         for (const Operand& out : commit.out)
-            if (out.storage && !own.contains(out.storage.get()))
+            if (out.storage && !own.contains(out.storage.get())) {
+                if (op_cast<CommitIfOk>(*commit.operation))
+                    throw InvalidArgument(
+                        fmt::format("{}: a tensor of shape {} is written by forward and is not a buffer of the model; "
+                                    "expected a ModuleBuffer that is listed in LOCKSTEP_MEMBERS",
+                                    commit.call, out.meta.shape.str()));
                 throw InvalidArgument(fmt::format(
                     "{}: a tensor of shape {} is updated and is not a buffer of the model; list its layer in "
                     "LOCKSTEP_MEMBERS, or put the layer in evaluation mode",
                     call_and_operation(commit.call, commit.operation->name()), out.meta.shape.str()));
+            }
 }
 
 /// The writes of a trace's commits, which were counted during tracing. The destructor reverts the counts: programs
@@ -408,7 +414,13 @@ ShardProgram trace_shard(const ProgramRequest& request, const TracedRows& rows, 
     if (has_backward(request.pass)) {
         const ParameterIndex parameters(store);
         BackwardTracer tracer(program, parameters, half.inputs, request.measured);
+        const std::size_t of_forward = trace.commits().size();
         tracer.run(half.roots, half.gradients);
+        if (trace.commits().size() > of_forward)
+            throw InvalidArgument(
+                fmt::format("{}: a hook of a gradient writes a tensor of shape {} from outside; expected forward to "
+                            "write it",
+                            trace.commits().back().call, trace.commits().back().out[0].meta.shape.str()));
         if (tracer.squares().defined())
             program.squares = operand_of(squares_over_shards(tracer.squares(), rows.of_shard, half.scale));
     }

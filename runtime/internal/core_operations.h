@@ -17,6 +17,13 @@ struct CastParameters {
     static constexpr const char* name = "cast_parameters";
 };
 
+/// Overwrites lasting state with new values that were prepared separately. Runs if the step is good.
+/// in: contiguous values; out: as many bytes, in place
+struct CommitIfOk {
+    static constexpr const char* name = "commit_if_ok";
+    bool commits() const { return true; }
+};
+
 /// out = value, in any strided layout.
 struct Fill {
     static constexpr const char* name = "fill";

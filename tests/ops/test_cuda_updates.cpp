@@ -9,6 +9,7 @@
 #include "lockstep/ops/internal/optimizer_operations.h"
 #include "lockstep/ops/lamb.h"
 #include "lockstep/ops/sgd.h"
+#include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/cuda_kernel_call.h"
 #include "lockstep/tests/ops/sgd_rows.h"
