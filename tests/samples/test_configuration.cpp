@@ -458,7 +458,8 @@ TEST_CASE("programs that train accept all schedules and adaptive rates") {
     const std::string common = "--devices cpu:0,cpu:1 --batch-size 512 --epochs 3 --quiet --save net --log-dir log ";
     for (const char* flags :
          {"--schedule step --lr-period 1 --lr-gamma 0.5", "--schedule multistep --lr-milestones 1,2",
-          "--schedule exponential --lr-gamma 0.9", "--schedule linear --lr-period 2", "--schedule cosine --lr-min 1e-5",
+          "--schedule exponential --lr-gamma 0.9", "--schedule linear --lr-period 2",
+          "--schedule polynomial --lr-power 2", "--schedule cosine --lr-min 1e-5",
           "--schedule cosine-restarts --lr-period 1", "--schedule one-cycle", "--rates adascale", "--rates yellowfin",
           "--weight-decay 0.1", "--clip 0.5"}) {
         const ProgramRun run = linear(place, common + flags);
@@ -470,7 +471,11 @@ TEST_CASE("programs that train accept all schedules and adaptive rates") {
     linear(place, common + "--schedule step --lr-period 1 --lr-gamma 0.5");
     const std::string log = get_bytes(place / "log/linear.jsonl");
     for (const char* rate : {R"("lr":0.01})", R"("lr":0.005})", R"("lr":0.0025})"}) CHECK_THAT(log, contains(rate));
-    for (const char* flags : {"--schedule step --rates adascale", "--schedule multistep", "--schedule plateau",
-                              "--early-stop 2", "--best b", "--keep 2", "--lr-gamma 2"})
+    linear(place, common + "--schedule polynomial --lr-power 2 --lr 0.09");
+    const std::string falling = get_bytes(place / "log/linear.jsonl");
+    for (const char* rate : {R"("lr":0.09)", R"("lr":0.04)", R"("lr":0.01)"}) CHECK_THAT(falling, contains(rate));
+    for (const char* flags :
+         {"--schedule step --lr-power 2", "--schedule step --rates adascale", "--schedule multistep",
+          "--schedule plateau", "--early-stop 2", "--best b", "--keep 2", "--lr-gamma 2"})
         CHECK(linear(place, common + flags).status == 2);
 }

@@ -235,8 +235,8 @@ void add_flags_of_update(CLI::App& app, Options& options) {
 }
 
 void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
-    std::vector<std::string> names{"constant", "step",   "multistep",       "exponential",
-                                   "linear",   "cosine", "cosine-restarts", "one-cycle"};
+    std::vector<std::string> names{"constant",   "step",   "multistep",       "exponential", "linear",
+                                   "polynomial", "cosine", "cosine-restarts", "one-cycle"};
     if (evaluates) names.emplace_back("plateau");
     app.option_defaults()->group(fmt::format("Learning rate (schedules: {})", fmt::join(names, ", ")));
     app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate")
@@ -263,6 +263,10 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
     app.add_option("--lr-gamma", options.schedule.gamma, "factor per reduction or, if exponential, per epoch")
         ->type_name("FACTOR")
         ->check(is_between(0, 1, false))
+        ->capture_default_str();
+    app.add_option("--lr-power", options.schedule.power, "power of the rest of the run (polynomial)")
+        ->type_name("NUMBER")
+        ->check(is_between(0, 100))
         ->capture_default_str();
     app.add_option(
            "--lr-min", options.schedule.lowest,
@@ -300,7 +304,7 @@ void require_complete(const CLI::App& app, const ScheduleFlags& schedule) {
     };
     for (const Use& use :
          {Use{"--lr-period", {"step", "linear", "cosine-restarts"}}, Use{"--lr-milestones", {"multistep"}},
-          Use{"--lr-gamma", {"step", "multistep", "exponential", "plateau"}},
+          Use{"--lr-gamma", {"step", "multistep", "exponential", "plateau"}}, Use{"--lr-power", {"polynomial"}},
           Use{"--lr-min", {"cosine", "cosine-restarts", "plateau"}}, Use{"--lr-patience", {"plateau"}}})
         if (differs_from_default(app, use.flag) &&
             std::find(use.schedules.begin(), use.schedules.end(), schedule.name) == use.schedules.end())

@@ -253,6 +253,7 @@ std::string ScheduleFlags::str() const {
                            gamma);
     if (name == "exponential") return fmt::format("{} {}", name, gamma);
     if (name == "linear") return fmt::format("{} {}", name, period);
+    if (name == "polynomial") return fmt::format("{} {}", name, power);
     if (name == "cosine") return fmt::format("{} to {}", name, lowest);
     if (name == "cosine-restarts") return fmt::format("{} {} to {}", name, period, lowest);
     if (name == "plateau") return fmt::format("{} {} x {} to {}", name, patience, gamma, lowest);

@@ -27,7 +27,7 @@ struct ScheduleFlags {
     std::string name = "constant";
     std::int64_t period = 30;                ///< epochs
     std::vector<std::int64_t> milestones{};  ///< in epochs
-    double gamma = 0.1, lowest = 0;
+    double gamma = 0.1, lowest = 0, power = 1;
     std::int64_t patience = 10;  ///< evaluations
     std::string str() const;     ///< name with the numbers that it uses
 };

@@ -82,7 +82,8 @@ std::map<std::string, std::string> facts_of(const Options& options) {
         {"schedule", text_of_schedule(options)},
         {"early-stop", options.early_stop > 0 ? std::to_string(options.early_stop) : "off"}};
     // Other schedules do not depend on the number of epochs: such a run may be extended.
-    if (options.schedule.name == "cosine") facts["epochs"] = fmt::format("{} (cosine)", options.epochs);
+    if (options.schedule.name == "cosine" || options.schedule.name == "polynomial")
+        facts["epochs"] = fmt::format("{} ({})", options.epochs, options.schedule.name);
     return facts;
 }
 
@@ -149,6 +150,9 @@ std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockst
     if (flags.name == "exponential") return std::make_unique<ExponentialLR>(optimizer, flags.gamma);
     if (flags.name == "linear")
         return std::make_unique<LinearLR>(optimizer, LinearLROptions{.total_iters = flags.period});
+    if (flags.name == "polynomial")
+        return std::make_unique<PolynomialLR>(optimizer,
+                                              PolynomialLROptions{.total_iters = epochs, .power = flags.power});
     if (flags.name == "cosine") return std::make_unique<CosineAnnealingLR>(optimizer, epochs, flags.lowest);
     if (flags.name == "cosine-restarts")
         return std::make_unique<CosineAnnealingWarmRestarts>(optimizer, flags.period, 1, flags.lowest);

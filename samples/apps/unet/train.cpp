@@ -91,8 +91,8 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
         ->capture_default_str();
     app.option_defaults()->group("Training");
     app.add_option("--optimizer", flags.optimizer, "rule that updates the weights")
-        ->type_name("adamw|adam|rmsprop|sgd")
-        ->check(one_of({"adamw", "adam", "rmsprop", "sgd"}))
+        ->type_name("adamw|adam|nadam|radam|adamax|lamb|adagrad|adadelta|rmsprop|sgd")
+        ->check(one_of({"adamw", "adam", "nadam", "radam", "adamax", "lamb", "adagrad", "adadelta", "rmsprop", "sgd"}))
         ->capture_default_str();
     app.add_option("--loss", flags.loss, "cross-entropy only, or with the dice per class or pooled")
         ->type_name("ce+dice|ce+pooled-dice|ce")
@@ -144,6 +144,19 @@ std::unique_ptr<ls::Optimizer> make_optimizer(const std::string& name, Model& mo
     const ls::SgdOptions sgd = program::sgd_options(options);
     if (name == "adam")
         return std::make_unique<ls::Adam>(model, ls::AdamOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
+    if (name == "nadam")
+        return std::make_unique<ls::NAdam>(model, ls::NAdamOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
+    if (name == "radam")
+        return std::make_unique<ls::RAdam>(model, ls::RAdamOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
+    if (name == "adamax")
+        return std::make_unique<ls::Adamax>(model, ls::AdamaxOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
+    if (name == "lamb")
+        return std::make_unique<ls::LAMB>(model, ls::LambOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
+    if (name == "adagrad")
+        return std::make_unique<ls::Adagrad>(model, ls::AdagradOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
+    if (name == "adadelta")
+        return std::make_unique<ls::Adadelta>(model,
+                                              ls::AdadeltaOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
     if (name == "rmsprop")
         return std::make_unique<ls::RMSprop>(
             model, ls::RmspropOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay, .momentum = sgd.momentum});
@@ -227,7 +240,7 @@ ls::SegmentationFolder open_for_training(const TrainFlags& flags, const program:
 
 std::optional<program::Stop> train(TrainFlags flags, program::Options options,
                                    std::chrono::steady_clock::time_point began) {
-    if (flags.optimizer.starts_with("adam")) {
+    if (flags.optimizer != "sgd" && flags.optimizer != "rmsprop") {
         if (options.momentum.value_or(options.default_momentum) != options.default_momentum)
             throw program::UsageError("--momentum requires --optimizer sgd or rmsprop");
         options.momentum.reset();
