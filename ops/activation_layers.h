@@ -227,4 +227,22 @@ struct Threshold : PlainLayer {
     void describe(Signature& signature) const { signature.add(threshold).add(value); }
 };
 
+/// torch.nn.Softmax2d: softmax over the channels of x (N, C, H, W).
+struct Softmax2d : PlainLayer {
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// torch.nn.RReLU.
+struct RReLU : PlainLayer {
+    explicit RReLU(double low = 1.0 / 8, double high = 1.0 / 3) : lower(low), upper(high) {}
+
+    double lower, upper;
+    bool training = true;
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(lower).add(upper); }
+};
+
 }  // namespace lockstep

@@ -181,7 +181,7 @@ Tensor trace(const Tensor& given) {
     return sum(diagonal(call[0]));
 }
 
-std::vector<Tensor> meshgrid(const std::vector<Tensor>& vectors) {
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& vectors, GridIndexing indexing) {
     Shape sizes;
     for (const Tensor& vector : vectors) {
         const CheckedArgs call("meshgrid", {arg::any("a tensor", vector)});
@@ -196,9 +196,166 @@ std::vector<Tensor> meshgrid(const std::vector<Tensor>& vectors) {
         Shape own;
         for (int other = 0; other < static_cast<int>(vectors.size()); ++other)
             own.push_back(other == dim ? sizes[dim] : 1);
-        grid.push_back(vectors[static_cast<std::size_t>(dim)].reshape(own).expand(sizes));
+        const Tensor all = vectors[static_cast<std::size_t>(dim)].reshape(own).expand(sizes);
+        grid.push_back(indexing == GridIndexing::xy && vectors.size() > 1 ? all.transpose(0, 1) : all);
     }
     return grid;
+}
+
+Tensor cartesian_prod(const std::vector<Tensor>& vectors) {
+    constexpr const char* name = "cartesian_prod";
+    const CheckedArgs call(name, "a tensor", vectors, CheckedArgs::Dtypes::promoted);
+    if (vectors.empty()) throw InvalidArgument(fmt::format("{}: an empty list; expected at least one vector", name));
+    std::vector<Tensor> all;
+    for (std::size_t i = 0; i < vectors.size(); ++i) {
+        checks::dims(name, "a tensor", call[i], 1, "a vector");
+        checks::not_rows(name, call[i], 0);
+        all.push_back(call[i]);
+    }
+    if (all.size() == 1) return all[0];
+    std::vector<Tensor> columns;
+    for (const Tensor& coordinate : meshgrid(all)) columns.push_back(coordinate.flatten().tag_batch(false));
+    return stack(columns, 1);
+}
+
+Tensor block_diag(const std::vector<Tensor>& given) {
+    constexpr const char* name = "block_diag";
+    const CheckedArgs call(name, "a tensor", given, CheckedArgs::Dtypes::promoted);
+    if (given.empty()) throw InvalidArgument(fmt::format("{}: an empty list; expected at least one matrix", name));
+    std::vector<Tensor> blocks;
+    std::int64_t columns = 0;
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        const Tensor& block = call[i];
+        if (block.dims() > 2)
+            throw InvalidArgument(fmt::format("{}: a tensor has the shape {}; expected at most two dimensions", name,
+                                              block.shape().str()));
+        checks::not_rows(name, block, 0);
+        blocks.push_back(block.dims() == 2 ? block : block.reshape({1, block.numel()}));
+        columns += blocks.back().size(1);
+    }
+    std::vector<Tensor> lines;
+    std::int64_t left = 0;
+    for (const Tensor& block : blocks) {
+        lines.push_back(pad(block, {left, columns - left - block.size(1)}).tag_batch(false));
+        left += block.size(1);
+    }
+    return cat(lines);
+}
+
+namespace {
+
+/// The indices (2, n) of the elements of a matrix for which `chosen(row, column)` holds.
+template <class Chosen>
+Tensor indices_of_triangle(const char* name, std::int64_t rows, std::int64_t columns, Device device,
+                           const Chosen& chosen) {
+    if (rows < 0 || columns < 0)
+        throw InvalidArgument(fmt::format("{}: a matrix of {} x {}; expected sizes of 0 or more", name, rows, columns));
+    std::vector<std::int64_t> all, of_columns;
+    for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t column = 0; column < columns; ++column)
+            if (chosen(row, column)) {
+                all.push_back(row);
+                of_columns.push_back(column);
+            }
+    const std::int64_t count = std::ssize(all);
+    all.insert(all.end(), of_columns.begin(), of_columns.end());
+    return Tensor::from(all, {2, count}, device);
+}
+
+}  // namespace
+
+Tensor tril_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset, Device device) {
+    return indices_of_triangle("tril_indices", rows, columns, device,
+                               [=](std::int64_t row, std::int64_t column) { return column - row <= offset; });
+}
+
+Tensor triu_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset, Device device) {
+    return indices_of_triangle("triu_indices", rows, columns, device,
+                               [=](std::int64_t row, std::int64_t column) { return column - row >= offset; });
+}
+
+Tensor movedim(const Tensor& given, const std::vector<int>& source, const std::vector<int>& destination) {
+    constexpr const char* name = "movedim";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const int dims = call[0].dims();
+    std::vector<int> order(static_cast<std::size_t>(dims), -1);
+    std::vector<bool> moved(static_cast<std::size_t>(dims), false);
+    bool fits = source.size() == destination.size();
+    for (std::size_t i = 0; fits && i < source.size(); ++i) {
+        const int from = wrap_dim(source[i], dims, name), to = wrap_dim(destination[i], dims, name);
+        fits = !moved[static_cast<std::size_t>(from)] && order[static_cast<std::size_t>(to)] == -1;
+        moved[static_cast<std::size_t>(from)] = true;
+        order[static_cast<std::size_t>(to)] = from;
+    }
+    if (!fits)
+        throw InvalidArgument(
+            fmt::format("{}: invalid dimensions; expected as many destinations as sources, each of them once", name));
+    int next = 0;
+    for (int& from : order) {
+        if (from != -1) continue;
+        while (moved[static_cast<std::size_t>(next)]) ++next;
+        from = next++;
+    }
+    return permute(call[0], order);
+}
+
+Tensor swapaxes(const Tensor& given, int dim0, int dim1) {
+    const CheckedArgs call("swapaxes", {arg::any("the tensor", given)});
+    return call[0].transpose(dim0, dim1);
+}
+
+Tensor atleast_1d(const Tensor& given) {
+    const CheckedArgs call("atleast_1d", {arg::any("the tensor", given)});
+    return call[0].dims() == 0 ? call[0].reshape({1}) : call[0];
+}
+
+Tensor atleast_2d(const Tensor& given) {
+    const CheckedArgs call("atleast_2d", {arg::any("the tensor", given)});
+    const Tensor x = atleast_1d(call[0]);
+    return x.dims() == 1 ? x.unsqueeze(0) : x;
+}
+
+Tensor atleast_3d(const Tensor& given) {
+    const CheckedArgs call("atleast_3d", {arg::any("the tensor", given)});
+    const Tensor x = atleast_2d(call[0]);
+    return x.dims() == 2 ? x.unsqueeze(2) : x;
+}
+
+Tensor broadcast_to(const Tensor& given, const Shape& shape) {
+    const CheckedArgs call("broadcast_to", {arg::any("the tensor", given)});
+    return call[0].expand(shape);
+}
+
+std::vector<Tensor> broadcast_tensors(const std::vector<Tensor>& tensors) {
+    constexpr const char* name = "broadcast_tensors";
+    Shape shape;
+    for (const Tensor& tensor : tensors) {
+        const CheckedArgs call(name, {arg::any("a tensor", tensor)});
+        shape = broadcast_shapes(shape, call[0].shape(), name);
+    }
+    std::vector<Tensor> all;
+    for (const Tensor& tensor : tensors) all.push_back(tensor.expand(shape));
+    return all;
+}
+
+Tensor column_stack(const std::vector<Tensor>& given) {
+    std::vector<Tensor> tensors;
+    for (const Tensor& one : given) {
+        const CheckedArgs call("column_stack", {arg::any("a tensor", one)});
+        const Tensor& x = call[0];
+        tensors.push_back(x.dims() < 2 ? tagged(x.reshape({x.numel(), 1}), x.is_batch()) : x);
+    }
+    return joined("column_stack", tensors, 2, 1);
+}
+
+Tensor roll(const Tensor& given, const std::vector<std::int64_t>& shifts, const Dims& dims) {
+    const CheckedArgs call("roll", {arg::any("the tensor", given)});
+    if (shifts.empty() || shifts.size() != dims.list().size())
+        throw InvalidArgument(
+            fmt::format("roll: {} shifts for {} dimensions; expected one for each", shifts.size(), dims.list().size()));
+    Tensor x = call[0];
+    for (std::size_t i = 0; i < shifts.size(); ++i) x = roll(x, shifts[i], dims.list()[i]);
+    return x;
 }
 
 }  // namespace lockstep

@@ -7,40 +7,20 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/pool_windows.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
 namespace {
 
-/// Number of windows along a dimension, and how many of the elements of each are not padding.
-struct Windows {
-    std::int64_t count, size, stride, padding, length;
-    std::int64_t real(std::int64_t window) const {
-        const std::int64_t first = window * stride - padding;
-        return std::min(first + size, length) - std::max<std::int64_t>(first, 0);
-    }
-};
-
-Windows windows_of(std::int64_t length, int size, int stride, int padding, const Tensor& x) {
-    if (size < 1 || stride < 1 || padding < 0 || 2 * padding > size)
-        throw InvalidArgument(
-            fmt::format("avg_pool2d: invalid window (kernel_size {}, stride {}, padding {}); expected "
-                        "positive sizes, and padding of at most half the window",
-                        size, stride, padding));
-    const std::int64_t room = length + 2 * padding - size;
-    if (room < 0)
-        throw InvalidArgument(fmt::format("avg_pool2d: the window of {} does not fit into input {} with padding {}",
-                                          size, x.shape().str(), padding));
-    return {room / stride + 1, size, stride, padding, length};
-}
-
-/// Numbers of real elements of windows, as a tensor that broadcasts along dimension `dim` of images.
-Tensor real_counts(const Windows& windows, int dim, const Tensor& like_images) {
+/// Numbers of elements of windows that count, as a tensor that broadcasts along dimension `dim` of images.
+Tensor counts_of(const PoolWindows& windows, bool include_pad, int dim, const Tensor& like_images) {
     std::vector<double> counts;
-    for (std::int64_t i = 0; i < windows.count; ++i) counts.push_back(static_cast<double>(windows.real(i)));
+    for (std::int64_t i = 0; i < windows.count(); ++i)
+        counts.push_back(static_cast<double>(windows.counted(i, include_pad)));
     Shape shape{1, 1, 1, 1};
-    shape[dim] = windows.count;
+    shape[dim] = windows.count();
     return Tensor::from(counts, shape).to(like_images.dtype()).to(like_images.device());
 }
 
@@ -58,33 +38,44 @@ void require_parts(const char* name, const Tensor& x, Pair parts) {
 
 }  // namespace
 
-Tensor avg_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> step, Pair padding,
-                  bool count_include_pad) {
-    const CheckedArgs call("avg_pool2d", {arg::floating("input", given)});
-    checks::dims("avg_pool2d", "input", call[0], 4, "(N, C, H, W)");
+Tensor avg_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> step, Pair padding, bool count_include_pad,
+                  bool ceil_mode, std::optional<std::int64_t> divisor_override) {
+    constexpr const char* name = "avg_pool2d";
+    const CheckedArgs call(name, {arg::floating("input", given)});
+    checks::dims(name, "input", call[0], 4, "(N, C, H, W)");
+    if (divisor_override && *divisor_override == 0)
+        throw InvalidArgument(fmt::format("{}: invalid divisor_override (0); expected another number", name));
     const Tensor x = widened(call[0]);
     const Pair stride = step.value_or(kernel_size);
-    const Windows rows = windows_of(x.size(2), kernel_size.h, stride.h, padding.h, x);
-    const Windows columns = windows_of(x.size(3), kernel_size.w, stride.w, padding.w, x);
+    const PoolWindows rows(name, x, 2, {kernel_size.h, stride.h, padding.h}, ceil_mode);
+    const PoolWindows columns(name, x, 3, {kernel_size.w, stride.w, padding.w}, ceil_mode);
 
-    const auto divides = [](const Windows& w) {
-        return w.size == w.stride && w.padding == 0 && w.length % w.size == 0;
+    const auto divides = [](std::int64_t length, int size, int every, int around) {
+        return size == every && around == 0 && length % size == 0;
     };
-    if (divides(rows) && divides(columns))  // one reduction
-        return adaptive_avg_pool2d(call[0], {static_cast<int>(rows.count), static_cast<int>(columns.count)});
+    if (!divisor_override && divides(x.size(2), kernel_size.h, stride.h, padding.h) &&
+        divides(x.size(3), kernel_size.w, stride.w, padding.w))  // one reduction
+        return adaptive_avg_pool2d(call[0], {static_cast<int>(rows.count()), static_cast<int>(columns.count())});
 
-    const bool padded = padding.h > 0 || padding.w > 0;
-    const Tensor source = padded ? pad(x, {padding.w, padding.w, padding.h, padding.h}) : x;
+    const std::int64_t below = rows.after(), right = columns.after();
+    const bool padded = padding.h > 0 || padding.w > 0 || below > 0 || right > 0;
+    const Tensor source = padded ? pad(x, {padding.w, right, padding.h, below}) : x;
     Tensor total;
-    for (std::int64_t i = 0; i < rows.size; ++i) {
-        const Tensor lines = source.slice(2, i, i + (rows.count - 1) * rows.stride + 1, rows.stride);
-        for (std::int64_t j = 0; j < columns.size; ++j) {
-            const Tensor elements = lines.slice(3, j, j + (columns.count - 1) * columns.stride + 1, columns.stride);
+    for (int i = 0; i < kernel_size.h; ++i) {
+        const Tensor lines = rows.elements(source, i);
+        for (int j = 0; j < kernel_size.w; ++j) {
+            const Tensor elements = columns.elements(lines, j);
             total = total.defined() ? total + elements : elements;
         }
     }
-    const Tensor y = padded && !count_include_pad ? total / (real_counts(rows, 2, x) * real_counts(columns, 3, x))
-                                                  : total / static_cast<double>(rows.size * columns.size);
+    const bool smaller_windows = below > padding.h || right > padding.w || (padded && !count_include_pad);
+    Tensor y;
+    if (divisor_override)
+        y = total / static_cast<double>(*divisor_override);
+    else if (smaller_windows)
+        y = total / (counts_of(rows, count_include_pad, 2, x) * counts_of(columns, count_include_pad, 3, x));
+    else
+        y = total / static_cast<double>(std::int64_t{kernel_size.h} * kernel_size.w);
     return tagged(y.to(call[0].dtype()), call[0].is_batch());
 }
 
@@ -152,6 +143,26 @@ Tensor local_response_norm(const Tensor& given, int size, double alpha, double b
     for (int i = 1; i < size; ++i) total = total + squares.slice(1, i, i + x.size(1));
     const Tensor y = x / pow(total * (alpha / size) + k, beta);
     return tagged(y.to(call[0].dtype()), call[0].is_batch());
+}
+
+Tensor adaptive_max_pool3d(const Tensor& given, Triple output_size) {
+    constexpr const char* name = "adaptive_max_pool3d";
+    const CheckedArgs call(name, {arg::floating("input", given)});
+    const Tensor& x = call[0];
+    checks::dims(name, "input", x, 5, "(N, C, D, H, W)");
+    if (output_size.d < 1 || x.size(2) < 1)
+        throw InvalidArgument(fmt::format("{}: cannot make {} planes of input {}; expected positive sizes", name,
+                                          output_size.d, x.shape().str()));
+    const std::int64_t n = x.size(0), channels = x.size(1), depth = x.size(2);
+    const Tensor planes = tagged(x.reshape({n, channels * depth, x.size(3), x.size(4)}), x.is_batch());
+    const Tensor images = adaptive_max_pool2d(planes, {output_size.h, output_size.w});
+    const Tensor volume = images.reshape({n, channels, depth, images.size(2), images.size(3)});
+    std::vector<Tensor> slices;
+    for (std::int64_t i = 0; i < output_size.d; ++i) {
+        const auto [front, back] = part(i, output_size.d, depth);
+        slices.push_back((max)(volume.slice(2, front, back), 2, true).values);
+    }
+    return tagged(cat(slices, 2), x.is_batch());
 }
 
 }  // namespace lockstep

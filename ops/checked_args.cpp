@@ -79,7 +79,8 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view in_16_bits[] = {"addmm",
+constexpr std::string_view in_16_bits[] = {"addbmm",
+                                           "addmm",
                                            "addmv",
                                            "addr",
                                            "baddbmm",
@@ -131,10 +132,12 @@ constexpr std::string_view in_f32[] = {"acos",
                                        "mean_loss",
                                        "mse_loss",
                                        "multi_margin_loss",
+                                       "multilabel_margin_loss",
                                        "multilabel_soft_margin_loss",
                                        "nll_loss",
                                        "norm",
                                        "normalize",
+                                       "pdist",
                                        "poisson_nll_loss",
                                        "pow",
                                        "prod",
@@ -151,7 +154,8 @@ constexpr std::string_view in_f32[] = {"acos",
                                        "sum_loss",
                                        "sum_over_shards",
                                        "tan",
-                                       "triplet_margin_loss"};
+                                       "triplet_margin_loss",
+                                       "triplet_margin_with_distance_loss"};
 
 constexpr std::string_view in_the_widest[] = {"add",   "addcdiv",     "addcmul", "atan2",     "bilinear", "cat",
                                               "cross", "div",         "dot",     "eq",        "ge",       "grid_sample",

@@ -218,9 +218,12 @@ Tensor max_pool_gradient(const Tensor& dy, const Tensor& position, const PoolGeo
 
 }  // namespace
 
-Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding, bool ceil_mode) {
+Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding, bool ceil_mode,
+                  Pair dilation) {
     const CheckedArgs call("max_pool2d", {arg::floating("input", given)});
     const Tensor& x = call[0];
+    if (dilation.h != 1 || dilation.w != 1)
+        return max_pool2d_with_indices(x, kernel_size, stride, padding, ceil_mode, dilation).values;
     checks::dims("max_pool2d", "input", x, 4, "(N, C, H, W)");
     const Pair step = stride.value_or(kernel_size);
     if (kernel_size.h < 1 || kernel_size.w < 1 || step.h < 1 || step.w < 1)

@@ -85,16 +85,49 @@ Tensor dropout3d(const Tensor& x, double p, bool training) {
     return dropout2d(x, p, training);
 }
 
+namespace {
+
+/// `probabilities`: a tensor of the shape of one draw for each of its elements.
+Tensor alpha_dropped(const Tensor& x, const Tensor& probabilities, double p) {
+    constexpr double dropped_value = -1.7580993408473766;  // -alpha * scale of SELU
+    const double scale = 1 / std::sqrt((1 - p) * (1 + p * dropped_value * dropped_value));
+    const Tensor kept = bernoulli(probabilities, 1 - p);
+    return (x * kept + (1.0 - kept) * dropped_value) * scale - scale * p * dropped_value;
+}
+
+}  // namespace
+
 Tensor alpha_dropout(const Tensor& given, double p, bool training) {
     if (!active("alpha_dropout", given, p, training)) return given;
     const CheckedArgs call("alpha_dropout", {arg::floating("input", given)});
     const Tensor x = widened(call[0]);
     if (p == 1) return call[0] * 0;
-    constexpr double dropped_value = -1.7580993408473766;  // -alpha * scale of SELU
-    const double scale = 1 / std::sqrt((1 - p) * (1 + p * dropped_value * dropped_value));
-    const Tensor kept = bernoulli(x.detach(), 1 - p);
-    const Tensor y = (x * kept + (1.0 - kept) * dropped_value) * scale - scale * p * dropped_value;
-    return y.to(call[0].dtype());
+    return alpha_dropped(x, x.detach(), p).to(call[0].dtype());
+}
+
+Tensor feature_alpha_dropout(const Tensor& given, double p, bool training) {
+    constexpr const char* name = "feature_alpha_dropout";
+    if (!active(name, given, p, training)) return given;
+    const CheckedArgs call(name, {arg::floating("input", given)});
+    const Tensor x = widened(call[0]);
+    if (x.dims() < 2)
+        throw InvalidArgument(fmt::format("{}: input has shape {}; expected (N, C, ...)", name, x.shape().str()));
+    if (p == 1) return call[0] * 0;
+    Tensor channels = x.detach();
+    for (int dim = 2; dim < x.dims(); ++dim) channels = channels.slice(dim, 0, 1);
+    return alpha_dropped(x, tagged(channels, x.is_batch()), p).to(call[0].dtype());
+}
+
+Tensor rrelu(const Tensor& given, double lower, double upper, bool training) {
+    constexpr const char* name = "rrelu";
+    const CheckedArgs call(name, {arg::floating("input", given)});
+    const Tensor& x = call[0];
+    if (!(lower >= 0 && lower <= upper))
+        throw InvalidArgument(
+            fmt::format("{}: invalid slopes from {} to {}; expected 0 <= lower <= upper", name, lower, upper));
+    if (!training) return leaky_relu(x, (lower + upper) / 2);
+    const Tensor slope = rand_like(x) * (upper - lower) + lower;
+    return where(x > 0, x, x * slope);
 }
 
 }  // namespace lockstep

@@ -279,7 +279,52 @@ Costs costs_of(const MultiMarginLoss& loss, const Tensor& input, const Tensor& t
     return {of_rows, call[0].dtype()};
 }
 
+Costs costs_of(const MultiLabelMarginLoss&, const Tensor& input, const Tensor& target) {
+    constexpr const char* name = "multilabel_margin_loss";
+    const OperandDevice device(input, target);
+    const CheckedArgs call(name,
+                           {arg::floating("input", device.moved(input)), arg::any("target", device.moved(target))});
+    checks::dims(name, "input", call[0], 2, "(N, C)");
+    require_equal_shapes(name, "input and target", call[0], call[1]);
+    if (call[1].dtype() != DType::i64)
+        throw InvalidArgument(
+            fmt::format("{}: target has dtype {}; expected i64 (use .to(DType::i64))", name, name_of(call[1].dtype())));
+    const Tensor x = widened(call[0]);
+    const std::int64_t classes = x.size(1);
+    // 1 for the classes before the first -1.
+    const Tensor counts = cumprod(ne(call[1], -1).to(DType::i64), 1) > 0;
+    const Tensor target_classes = where(counts, call[1], 0);
+    const Tensor own = sum(one_hot(target_classes, classes) * counts.to(DType::i64).unsqueeze(2), 1) > 0;
+    // (N, target, class)
+    const Tensor missing = positive_part(1.0 - gather(x, 1, target_classes).unsqueeze(2) + x.unsqueeze(1));
+    const Tensor pairs = logical_and(counts.unsqueeze(2), logical_not(own).unsqueeze(1));
+    return {sum(where(pairs, missing, 0), {1, 2}) / static_cast<double>(classes), call[0].dtype()};
+}
+
 }  // namespace
+
+Loss MultiLabelMarginLoss::operator()(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).reduced(reduction);
+}
+Tensor MultiLabelMarginLoss::elements(const Tensor& input, const Tensor& target) const {
+    return costs_of(*this, input, target).elements();
+}
+
+Loss triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                                       const std::function<Tensor(const Tensor&, const Tensor&)>& distance,
+                                       const TripletMarginOptions& options) {
+    constexpr const char* name = "triplet_margin_with_distance_loss";
+    if (!(options.margin > 0))
+        throw InvalidArgument(fmt::format("{}: invalid margin ({}); expected a positive number", name, options.margin));
+    const Pairs near(name, anchor, positive), far(name, anchor, negative);
+    const auto between = [&](const Tensor& a, const Tensor& b) {
+        return widened(distance ? distance(a, b) : pairwise_distance(a, b));
+    };
+    const Tensor closeness = between(near.input(), near.target());
+    Tensor apart = between(far.input(), far.target());
+    if (options.swap) apart = minimum(apart, between(near.target(), far.target()));
+    return near.costs(positive_part(closeness - apart + options.margin)).reduced(options.reduction);
+}
 
 Loss L1Loss::operator()(const Tensor& input, const Tensor& target) const {
     return costs_of(*this, input, target).reduced(reduction);

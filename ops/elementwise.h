@@ -70,6 +70,10 @@ Tensor sqrt(const Tensor& x);
 Tensor square(const Tensor& x);
 /// -1, 0 or 1.
 Tensor sign(const Tensor& x);
+/// `sign`, by its other name for real numbers.
+Tensor sgn(const Tensor& x);
+/// Whether the sign of x is negative, also of -0 and NaN, as bool. Any dtype. Not differentiable.
+Tensor signbit(const Tensor& x);
 /// |x|.
 Tensor abs(const Tensor& x);
 /// 1 / x.
@@ -122,6 +126,8 @@ Tensor remainder(const Tensor& x, const Tensor& divisor);
 /// Limits x. A missing limit does not apply; `max` applies where it is less than `min`. Throws InvalidArgument if both
 /// are missing.
 Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max = std::nullopt);
+/// Limits that are tensors, broadcast and converted as by `add`; an undefined one does not apply. NaN wins.
+Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max);
 /// x to a power, which becomes part of the program while `forward` is traced. With integers, an integer exponent must
 /// not be negative.
 Tensor pow(const Tensor& x, Scalar exponent);

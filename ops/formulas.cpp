@@ -190,4 +190,29 @@ Tensor isinf(const Tensor& given) {
     return eq(abs(call[0].detach()), std::numeric_limits<double>::infinity());
 }
 
+Tensor sgn(const Tensor& given) {
+    const CheckedArgs call("sgn", {arg::number("the tensor", given)});
+    return sign(call[0]);
+}
+
+Tensor signbit(const Tensor& given) {
+    const CheckedArgs call("signbit", {arg::any("the tensor", given)});
+    const Tensor x = call[0].detach();
+    return is_floating(x.dtype()) ? copysign(ones_like(x), x) < 0 : x < 0;
+}
+
+Tensor clamp(const Tensor& given, const Tensor& given_min, const Tensor& given_max) {
+    constexpr const char* name = "clamp";
+    if (!given_min.defined() && !given_max.defined())
+        throw InvalidArgument(fmt::format("{}: both limits are undefined; expected at least one", name));
+    const CheckedArgs call(
+        name, {arg::promoted("the tensor", given), arg::promoted("min", given_min.defined() ? given_min : given),
+               arg::promoted("max", given_max.defined() ? given_max : given)});
+    const auto wins = [](const Tensor& beyond, const Tensor& limit) { return logical_or(beyond, isnan(limit)); };
+    Tensor y = call[0];
+    if (given_min.defined()) y = where(wins(y < call[1], call[1]), call[1], y);
+    if (given_max.defined()) y = where(wins(y > call[2], call[2]), call[2], y);
+    return is_floating(y.dtype()) ? where(isnan(y), y.detach(), y) : y;  // NaN has a gradient of 0
+}
+
 }  // namespace lockstep

@@ -52,11 +52,16 @@ Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Scalar value);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, double alpha = 1);
 /// x with y[.., index[i], ..] = src[.., i, ..] along `dim`, for a vector of indices, as `scatter`. Any dtype.
 Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
+/// Elements of the flattened tensor at the indices, in the shape of the index. Any dtype.
+Tensor take(const Tensor& x, const Tensor& index);
+/// x with the first elements of `source`, in their order, where `mask` (bool) holds; x and the mask are broadcast. Any
+/// dtype, the same for x and source. The source must have as many elements as the mask has true ones.
+Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
 /// How scatter_reduce combines elements.
-enum class ScatterReduction : std::uint8_t { sum, mean, amax, amin };
-/// x with y[.., index[.., i, ..], ..] = the sum, mean or extremum of the elements src[.., i, ..] with that index and,
-/// if `include_self`, of the element of x; elements without an index remain. Equal extrema share the gradient. Sizes as
-/// for scatter_add. Any dtype but bool; means of integers are rounded down.
+enum class ScatterReduction : std::uint8_t { sum, mean, amax, amin, prod };
+/// x with y[.., index[.., i, ..], ..] = the sum, mean, extremum or product of the elements src[.., i, ..] with that
+/// index and, if `include_self`, of the element of x; elements without an index remain. Equal extrema share the
+/// gradient. Sizes as for scatter_add. Any dtype but bool; means of integers are rounded down.
 Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& src, ScatterReduction reduce,
                       bool include_self = true);
 /// How embedding_bag combines the rows of a bag.
@@ -113,6 +118,18 @@ ValuesAndIndices median(const Tensor& x, int dim, bool keepdim = false);
 /// The q-quantile of the elements along `dim`, interpolated linearly between two elements; NaN if there is one. f32 or
 /// f64.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
+/// Several quantiles, along a new dimension 0.
+Tensor quantile(const Tensor& x, const std::vector<double>& q, int dim, bool keepdim = false);
+/// The middle element of the whole tensor, the smaller one of two; NaN if there is one. Any dtype.
+Tensor median(const Tensor& x);
+/// The middle one of the elements along `dim` that are not NaN, and its index (i64). Any dtype.
+ValuesAndIndices nanmedian(const Tensor& x, int dim, bool keepdim = false);
+/// The most frequent element along `dim`, the smallest one of several, and its last index (i64). Any dtype.
+ValuesAndIndices mode(const Tensor& x, int dim = -1, bool keepdim = false);
+/// Numbers of elements in `bins` equal ranges from `min` to `max`, in the dtype of x; the last range contains `max`.
+/// If the limits are equal, they are the smallest and the largest element. NaN is not counted. For a batch, these are
+/// the elements of the shard. Not differentiable.
+Tensor histc(const Tensor& x, std::int64_t bins = 100, double min = 0, double max = 0);
 /// log(sum(exp(x))) over `dims`, without overflow. Integers and bool are converted to f32.
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
 /// x divided by its p-norm along `dim`, or by `eps` if the norm is smaller. torch.nn.functional.normalize.
@@ -137,6 +154,9 @@ Tensor diff(const Tensor& x, int n = 1, int dim = -1);
 Tensor searchsorted(const Tensor& sorted_sequence, const Tensor& values, bool right = false);
 /// The same for the elements of x and one sorted vector. torch.bucketize.
 Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right = false);
+/// Whether each element of x is among the test elements, as bool, or the opposite if `invert`. Any dtypes, converted as
+/// by `add`. Not differentiable.
+Tensor isin(const Tensor& x, const Tensor& test_elements, bool invert = false);
 /// Elements in ascending or descending order along `dim`, and their indices (i64). Any dtype. Equal elements keep their
 /// order; NaN is larger than every number.
 ValuesAndIndices sort(const Tensor& x, int dim = -1, bool descending = false);
@@ -163,6 +183,8 @@ Tensor dot(const Tensor& a, const Tensor& b);
 /// beta x + alpha a b of matrices, and of batches of them; x is broadcast. With beta 0, x is not read.
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+/// beta x + alpha times the sum of the products of two batches of matrices.
+Tensor addbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// beta x + alpha a b for a matrix (M, K) and a vector (K).
 Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// beta x + alpha times the outer product of vectors.
@@ -171,8 +193,9 @@ Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1, 
 Tensor inner(const Tensor& a, const Tensor& b);
 /// The same as dot: real numbers have no conjugates.
 Tensor vdot(const Tensor& a, const Tensor& b);
-/// Sums of products over the last `dims` dimensions of a and the first ones of b.
+/// Sums of products over the last `dims` dimensions of a and the first ones of b, or over dimensions of both.
 Tensor tensordot(const Tensor& a, const Tensor& b, int dims = 2);
+Tensor tensordot(const Tensor& a, const Tensor& b, const std::vector<int>& dims_a, const std::vector<int>& dims_b);
 /// Kronecker product: every element of a times b.
 Tensor kron(const Tensor& a, const Tensor& b);
 /// Cross products of vectors of three elements along `dim`; the tensors are broadcast.
@@ -181,6 +204,17 @@ Tensor cross(const Tensor& a, const Tensor& b, int dim = -1);
 Tensor cdist(const Tensor& a, const Tensor& b, double p = 2);
 /// p-norms of a - b + eps along the last dimension; p is 1, 2 or infinity. torch.nn.functional.pairwise_distance.
 Tensor pairwise_distance(const Tensor& a, const Tensor& b, double p = 2, double eps = 1e-6, bool keepdim = false);
+/// p-norms of the differences of all pairs of rows of x (N, M): N (N - 1) / 2 numbers, those of row 0 first; p is 1, 2
+/// or infinity. torch.nn.functional.pdist.
+Tensor pdist(const Tensor& x, double p = 2);
+/// Covariances and correlations of the rows of x (variables, observations), (variables, variables); of a vector, its
+/// variance or 1. The divisor of covariances is the number of observations less `correction`. For a batch in another
+/// dimension, transpose.
+Tensor cov(const Tensor& x, double correction = 1);
+Tensor corrcoef(const Tensor& x);
+/// Integrals along `dim` by the trapezoidal rule, of points at a distance of `dx`, or at the places x.
+Tensor trapezoid(const Tensor& y, double dx = 1, int dim = -1);
+Tensor trapezoid(const Tensor& y, const Tensor& x, int dim = -1);
 /// a^T weight[k] b + bias[k] of rows a (..., in1) and b (..., in2); weight (out, in1, in2), bias (out) or undefined.
 /// Out: (..., out). torch.nn.functional.bilinear.
 Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias = {});
@@ -211,14 +245,28 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         Pair padding = 0, Pair output_padding = 0, std::int64_t groups = 1, Pair dilation = 1);
 /// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
 /// If several elements are largest, the first one gets the gradient. With `ceil_mode`, elements that are left at the
-/// end have a smaller window.
+/// end have a smaller window. `dilation` is the distance between the elements of a window.
 Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0,
-                  bool ceil_mode = false);
+                  bool ceil_mode = false, Pair dilation = 1);
+/// The same with the positions of these elements (i64) in the flattened image. torch.nn.functional.max_pool2d with
+/// return_indices=True.
+ValuesAndIndices max_pool2d_with_indices(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt,
+                                         Pair padding = 0, bool ceil_mode = false, Pair dilation = 1);
+/// Images of zeros, with x (N, C, H, W) at the positions that max_pool2d_with_indices returned: (N, C, output_size).
+/// The size defaults to the smallest that the pooling can have had. The last of equal positions counts. Only the device
+/// can detect a position out of range (see embedding).
+Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Pair kernel_size, std::optional<Pair> stride = std::nullopt,
+                    Pair padding = 0, std::optional<Pair> output_size = std::nullopt);
 
 /// Mean of every window of x (N, C, H, W); stride defaults to the window. Padding is at most half the window; its zeros
-/// count as elements if `count_include_pad`.
+/// count as elements if `count_include_pad`. With `ceil_mode`, elements that are left at the end have a smaller window.
+/// `divisor_override` replaces the number of elements of a window.
 Tensor avg_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0,
-                  bool count_include_pad = true);
+                  bool count_include_pad = true, bool ceil_mode = false,
+                  std::optional<std::int64_t> divisor_override = std::nullopt);
+/// The root of order `norm_type` of the sum of x^norm_type over every window of x (N, C, H, W).
+Tensor lp_pool2d(const Tensor& x, double norm_type, Pair kernel_size, std::optional<Pair> stride = std::nullopt,
+                 bool ceil_mode = false);
 /// Means of `output_size` windows that cover x (N, C, H, W) evenly. Window i of n covers elements floor(i H / n) to
 /// ceil((i + 1) H / n).
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size);
@@ -250,9 +298,16 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, in
               int dilation = 1, std::int64_t groups = 1);
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, int stride = 1, int padding = 0,
                         int output_padding = 0, std::int64_t groups = 1, int dilation = 1);
-Tensor max_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt, int padding = 0);
+Tensor max_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt, int padding = 0,
+                  bool ceil_mode = false, int dilation = 1);
+ValuesAndIndices max_pool1d_with_indices(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt,
+                                         int padding = 0, bool ceil_mode = false, int dilation = 1);
+Tensor max_unpool1d(const Tensor& x, const Tensor& indices, int kernel_size, std::optional<int> stride = std::nullopt,
+                    int padding = 0, std::optional<int> output_size = std::nullopt);
 Tensor avg_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride = std::nullopt, int padding = 0,
-                  bool count_include_pad = true);
+                  bool count_include_pad = true, bool ceil_mode = false);
+Tensor lp_pool1d(const Tensor& x, double norm_type, int kernel_size, std::optional<int> stride = std::nullopt,
+                 bool ceil_mode = false);
 Tensor adaptive_avg_pool1d(const Tensor& x, int output_size);
 Tensor adaptive_max_pool1d(const Tensor& x, int output_size);
 
@@ -268,10 +323,21 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Tr
               Triple dilation = 1, std::int64_t groups = 1);
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Triple stride = 1,
                         Triple padding = 0, Triple output_padding = 0, std::int64_t groups = 1, Triple dilation = 1);
-Tensor max_pool3d(const Tensor& x, Triple kernel_size, std::optional<Triple> stride = std::nullopt, Triple padding = 0);
+Tensor max_pool3d(const Tensor& x, Triple kernel_size, std::optional<Triple> stride = std::nullopt, Triple padding = 0,
+                  bool ceil_mode = false, Triple dilation = 1);
+ValuesAndIndices max_pool3d_with_indices(const Tensor& x, Triple kernel_size,
+                                         std::optional<Triple> stride = std::nullopt, Triple padding = 0,
+                                         bool ceil_mode = false, Triple dilation = 1);
+Tensor max_unpool3d(const Tensor& x, const Tensor& indices, Triple kernel_size,
+                    std::optional<Triple> stride = std::nullopt, Triple padding = 0,
+                    std::optional<Triple> output_size = std::nullopt);
 Tensor avg_pool3d(const Tensor& x, Triple kernel_size, std::optional<Triple> stride = std::nullopt, Triple padding = 0,
-                  bool count_include_pad = true);
+                  bool count_include_pad = true, bool ceil_mode = false,
+                  std::optional<std::int64_t> divisor_override = std::nullopt);
+Tensor lp_pool3d(const Tensor& x, double norm_type, Triple kernel_size, std::optional<Triple> stride = std::nullopt,
+                 bool ceil_mode = false);
 Tensor adaptive_avg_pool3d(const Tensor& x, Triple output_size);
+Tensor adaptive_max_pool3d(const Tensor& x, Triple output_size);
 
 /// Height and width as multiples: `2` for both, or `{2, 1.5}`.
 struct ScaleFactor {
@@ -437,6 +503,11 @@ Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 /// Dropout that keeps the mean and variance of standard normal inputs, after SELU: dropped elements are set to -1.758
 /// before all are scaled and moved (Klambauer et al. 2017). torch.nn.functional.alpha_dropout.
 Tensor alpha_dropout(const Tensor& x, double p = 0.5, bool training = true);
+/// alpha_dropout of whole channels: one draw for every (n, c) of x (N, C, ...).
+Tensor feature_alpha_dropout(const Tensor& x, double p = 0.5, bool training = true);
+/// x, or x times a slope if it is negative: in training a random one between `lower` and `upper` for every element,
+/// otherwise their mean. torch.nn.functional.rrelu, whose default of `training` it has.
+Tensor rrelu(const Tensor& x, double lower = 1.0 / 8, double upper = 1.0 / 3, bool training = false);
 /// Samples of the Gumbel-softmax distribution along `dim`, with the temperature `tau`. `hard`: one-hot vectors, with
 /// the gradients of the soft samples. torch.nn.functional.gumbel_softmax.
 Tensor gumbel_softmax(const Tensor& logits, double tau = 1, bool hard = false, int dim = -1);

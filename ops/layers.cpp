@@ -267,6 +267,16 @@ Tensor Dropout::forward(const Tensor& x) const {
     return dropout(x, p, training);
 }
 
+Tensor Softmax2d::forward(const Tensor& x) const {
+    checks::dims("Softmax2d", "input", x, 4, "(N, C, H, W)");
+    return softmax(x, 1);
+}
+
+Tensor RReLU::forward(const Tensor& x) const {
+    detail::require_listed("RReLU", training);
+    return rrelu(x, lower, upper, training);
+}
+
 Dropout2d::Dropout2d(double probability) : p(require_probability("Dropout2d", probability)) {}
 
 Tensor Dropout2d::forward(const Tensor& x) const {
@@ -274,15 +284,22 @@ Tensor Dropout2d::forward(const Tensor& x) const {
     return dropout2d(x, p, training);
 }
 
-MaxPool2d::MaxPool2d(Pair window, std::optional<Pair> step, Pair pad, bool round_up)
-    : kernel_size(window), stride(step.value_or(window)), padding(pad), ceil_mode(round_up) {
+MaxPool2d::MaxPool2d(Pair window, std::optional<Pair> step, Pair pad, bool round_up, Pair distance)
+    : kernel_size(window), stride(step.value_or(window)), padding(pad), dilation(distance), ceil_mode(round_up) {
+    require_pair("MaxPool2d", "dilation", dilation, 1);
     require_pair("MaxPool2d", "kernel_size", kernel_size, 1);
     require_pair("MaxPool2d", "stride", stride, 1);
     require_pair("MaxPool2d", "padding", padding, 0);
 }
 
-AvgPool2d::AvgPool2d(Pair window, std::optional<Pair> step, Pair pad, bool with_padding)
-    : kernel_size(window), stride(step.value_or(window)), padding(pad), count_include_pad(with_padding) {
+AvgPool2d::AvgPool2d(Pair window, std::optional<Pair> step, Pair pad, bool with_padding, bool round_up,
+                     std::optional<std::int64_t> divisor)
+    : kernel_size(window),
+      stride(step.value_or(window)),
+      padding(pad),
+      count_include_pad(with_padding),
+      ceil_mode(round_up),
+      divisor_override(divisor) {
     require_pair("AvgPool2d", "kernel_size", kernel_size, 1);
     require_pair("AvgPool2d", "stride", stride, 1);
     require_pair("AvgPool2d", "padding", padding, 0);
@@ -292,8 +309,9 @@ AdaptiveAvgPool2d::AdaptiveAvgPool2d(Pair size) : output_size(size) {
     require_pair("AdaptiveAvgPool2d", "output_size", size, 1);
 }
 
-MaxPool1d::MaxPool1d(int window, std::optional<int> step, int pad)
-    : kernel_size(window), stride(step.value_or(window)), padding(pad) {
+MaxPool1d::MaxPool1d(int window, std::optional<int> step, int pad, bool round_up, int distance)
+    : kernel_size(window), stride(step.value_or(window)), padding(pad), dilation(distance), ceil_mode(round_up) {
+    require_positive("MaxPool1d", "dilation", dilation);
     require_positive("MaxPool1d", "kernel_size", kernel_size);
     require_positive("MaxPool1d", "stride", stride);
     require_pair("MaxPool1d", "padding", padding, 0);

@@ -309,32 +309,40 @@ struct Dropout2d : PlainLayer {
     void describe(Signature& signature) const { signature.add(p); }
 };
 
-/// torch.nn.MaxPool2d; the stride defaults to the window. `round_up` is ceil_mode.
+/// torch.nn.MaxPool2d; the stride defaults to the window. `round_up` is ceil_mode, `distance` the dilation.
 struct MaxPool2d : PlainLayer {
-    explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool round_up = false);
+    explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool round_up = false,
+                       Pair distance = 1);
 
-    Pair kernel_size, stride, padding;
+    Pair kernel_size, stride, padding, dilation;
     bool ceil_mode;
 
-    Tensor forward(const Tensor& x) const { return max_pool2d(x, kernel_size, stride, padding, ceil_mode); }
+    Tensor forward(const Tensor& x) const { return max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const {
         signature.add(kernel_size.h).add(kernel_size.w);
         signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w).add(ceil_mode);
+        signature.add(dilation.h).add(dilation.w);
     }
 };
 
-/// torch.nn.AvgPool2d; the stride defaults to the window.
+/// torch.nn.AvgPool2d; the stride defaults to the window. `with_padding` is count_include_pad, `round_up` ceil_mode,
+/// `divisor` divisor_override.
 struct AvgPool2d : PlainLayer {
-    explicit AvgPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool with_padding = true);
+    explicit AvgPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0, bool with_padding = true,
+                       bool round_up = false, std::optional<std::int64_t> divisor = std::nullopt);
 
     Pair kernel_size, stride, padding;
-    bool count_include_pad;
+    bool count_include_pad, ceil_mode;
+    std::optional<std::int64_t> divisor_override;
 
-    Tensor forward(const Tensor& x) const { return avg_pool2d(x, kernel_size, stride, padding, count_include_pad); }
+    Tensor forward(const Tensor& x) const {
+        return avg_pool2d(x, kernel_size, stride, padding, count_include_pad, ceil_mode, divisor_override);
+    }
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const {
-        signature.add(kernel_size.h).add(kernel_size.w).add(count_include_pad);
+        signature.add(kernel_size.h).add(kernel_size.w).add(count_include_pad).add(ceil_mode);
+        signature.add(divisor_override.has_value()).add(divisor_override.value_or(0));
         signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
     }
 };
@@ -352,13 +360,17 @@ struct AdaptiveAvgPool2d : PlainLayer {
 
 /// torch.nn.MaxPool1d; the stride defaults to the window.
 struct MaxPool1d : PlainLayer {
-    explicit MaxPool1d(int window, std::optional<int> step = std::nullopt, int pad = 0);
+    explicit MaxPool1d(int window, std::optional<int> step = std::nullopt, int pad = 0, bool round_up = false,
+                       int distance = 1);
 
-    int kernel_size, stride, padding;
+    int kernel_size, stride, padding, dilation;
+    bool ceil_mode;
 
-    Tensor forward(const Tensor& x) const { return max_pool1d(x, kernel_size, stride, padding); }
+    Tensor forward(const Tensor& x) const { return max_pool1d(x, kernel_size, stride, padding, ceil_mode, dilation); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
-    void describe(Signature& signature) const { signature.add(kernel_size).add(stride).add(padding); }
+    void describe(Signature& signature) const {
+        signature.add(kernel_size).add(stride).add(padding).add(ceil_mode).add(dilation);
+    }
 };
 
 /// torch.nn.Upsample.

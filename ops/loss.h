@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -238,6 +239,13 @@ struct TripletMarginLoss {
 };
 inline const TripletMarginLoss triplet_margin_loss{};
 
+/// max(0, distance(anchor, positive) - distance(anchor, negative) + margin) for every number that `distance` returns,
+/// one for each row; by default pairwise_distance. `options.eps` is not used
+/// (torch.nn.functional.triplet_margin_with_distance_loss).
+Loss triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                                       const std::function<Tensor(const Tensor&, const Tensor&)>& distance = {},
+                                       const TripletMarginOptions& options = {});
+
 /// Options of poisson_nll_loss.
 struct PoissonNllOptions {
     bool log_input = true;  ///< inputs are logarithms of the expected numbers
@@ -302,6 +310,15 @@ struct MultiMarginLoss {
     Tensor elements(const Tensor& input, const Tensor& target) const;
 };
 inline const MultiMarginLoss multi_margin_loss{};
+
+/// For scores (N, C) and the classes of every row (N, C), i64, of which those before the first -1 count: the sum of
+/// max(0, 1 - input[y] + input[i]) over these classes y and all others i, divided by C (torch.nn.MultiLabelMarginLoss).
+struct MultiLabelMarginLoss {
+    Reduction reduction = Reduction::mean;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+    Tensor elements(const Tensor& input, const Tensor& target) const;
+};
+inline const MultiLabelMarginLoss multilabel_margin_loss{};
 
 /// A custom loss: the mean of `e`, the loss of every element of a batch (N, ...), over all shards. For instance
 /// `mean_loss(sqrt(square(output - target) + 1.0))`. A tensor that is the same on all shards (a penalty on weights)

@@ -35,16 +35,20 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, int str
     return conv2d(images, call[1].unsqueeze(2), call[2], {1, stride}, {0, padding}, {1, dilation}, groups).squeeze(2);
 }
 
-Tensor max_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride, int padding) {
+Tensor max_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride, int padding, bool ceil_mode,
+                  int dilation) {
     const CheckedArgs call("max_pool1d", {arg::floating("input", x)});
     const Tensor images = as_images("max_pool1d", call[0]);
-    return max_pool2d(images, {1, kernel_size}, along(stride, kernel_size), {0, padding}).squeeze(2);
+    return max_pool2d(images, {1, kernel_size}, along(stride, kernel_size), {0, padding}, ceil_mode, {1, dilation})
+        .squeeze(2);
 }
 
-Tensor avg_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride, int padding, bool count_include_pad) {
+Tensor avg_pool1d(const Tensor& x, int kernel_size, std::optional<int> stride, int padding, bool count_include_pad,
+                  bool ceil_mode) {
     const CheckedArgs call("avg_pool1d", {arg::floating("input", x)});
     const Tensor images = as_images("avg_pool1d", call[0]);
-    return avg_pool2d(images, {1, kernel_size}, along(stride, kernel_size), {0, padding}, count_include_pad).squeeze(2);
+    return avg_pool2d(images, {1, kernel_size}, along(stride, kernel_size), {0, padding}, count_include_pad, ceil_mode)
+        .squeeze(2);
 }
 
 Tensor adaptive_avg_pool1d(const Tensor& x, int output_size) {

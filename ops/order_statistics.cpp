@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
@@ -108,6 +110,87 @@ Tensor quantile(const Tensor& given, double q, int dim, bool keepdim) {
     if (rank > below) y = lerp(low, nth(ordered, first + 1, along, true).values, rank - below);
     y = where(any(isnan(x), along, true), std::numeric_limits<double>::quiet_NaN(), y);
     return keepdim ? y : y.squeeze(along);
+}
+
+Tensor median(const Tensor& given) {
+    constexpr const char* name = "median";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    if (call[0].dims() == 0) return call[0].clone();
+    checks::not_rows(name, call[0], 0);
+    return median(call[0].flatten(), 0).values;
+}
+
+ValuesAndIndices nanmedian(const Tensor& given, int dim, bool keepdim) {
+    constexpr const char* name = "nanmedian";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    const int along = ordered_dim(name, x, dim);
+    // NaN is after all numbers.
+    const Tensor indices = sort(x.detach(), along).indices;
+    const Tensor count = sum(logical_not(isnan(x)), along, true);
+    const Tensor chosen = gather(indices, along, floor_divide(clamp(count - 1, 0), 2));
+    const Tensor values = gather(x, along, chosen);
+    if (keepdim) return {values, chosen};
+    return {values.squeeze(along), chosen.squeeze(along)};
+}
+
+ValuesAndIndices mode(const Tensor& given, int dim, bool keepdim) {
+    constexpr const char* name = "mode";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    const Tensor& x = call[0];
+    const int along = ordered_dim(name, x, dim), last = x.dims() - 1;
+    checks::not_rows(name, x, along);
+    const Tensor lines = movedim(x, along, last);
+    const ValuesAndIndices ordered = sort(lines.detach(), last);
+    const std::int64_t size = lines.size(last);
+    const auto numbers = [&](std::int64_t first) {
+        return Tensor::arange(static_cast<double>(first), static_cast<double>(size), 1, DType::i64, x.device());
+    };
+    // Every element has the place of the first one that is equal to it. NaN differs from NaN.
+    const Tensor differs = ne(ordered.values.slice(last, 1), ordered.values.slice(last, 0, -1));
+    const Tensor begin = cat({ordered.indices.slice(last, 0, 1) * 0, where(differs, numbers(1), 0)}, last);
+    const Tensor count = numbers(0) - cummax(begin, last).values;  // number of equal elements before it
+    const Tensor chosen = movedim(gather(ordered.indices, last, argmax(count, last, true)), last, along);
+    const Tensor values = gather(x, along, chosen);
+    if (keepdim) return {values, chosen};
+    return {values.squeeze(along), chosen.squeeze(along)};
+}
+
+Tensor quantile(const Tensor& given, const std::vector<double>& q, int dim, bool keepdim) {
+    const CheckedArgs call("quantile", {arg::floating("the tensor", given)});
+    if (q.empty()) throw InvalidArgument("quantile: an empty list of quantiles; expected at least one");
+    const int along = ordered_dim("quantile", call[0], dim);
+    checks::not_rows("quantile", call[0], along);
+    const Tensor ordered = sort(call[0], along).values;
+    std::vector<Tensor> all;
+    for (const double each : q) all.push_back(quantile(ordered, each, along, keepdim).tag_batch(false));
+    return stack(all);
+}
+
+Tensor histc(const Tensor& given, std::int64_t bins, double min, double max) {
+    constexpr const char* name = "histc";
+    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    if (bins < 1 || !(min <= max) || std::isinf(min) || std::isinf(max))
+        throw InvalidArgument(
+            fmt::format("{}: {} bins from {} to {}; expected at least one bin, and finite limits in ascending order",
+                        name, bins, min, max));
+    const Tensor x = widened(call[0].detach()).flatten();
+    Tensor low = Tensor::full({}, min, x.dtype(), x.device()), high = Tensor::full({}, max, x.dtype(), x.device());
+    if (min == max) {
+        if (x.numel() == 0) return Tensor::zeros({bins}, call[0].dtype(), x.device());
+        low = amin(x);
+        high = amax(x);
+        const Tensor one_value = eq(low, high);
+        low = where(one_value, low - 1.0, low);
+        high = where(one_value, high + 1.0, high);
+    }
+    const Tensor inside = logical_and(x >= low, x <= high);
+    const Tensor place = (where(inside, x, low) - low) * static_cast<double>(bins) / (high - low);
+    // All others are counted in one more bin.
+    const Tensor bin = where(inside, clamp(place.to(DType::i64), 0, bins - 1), bins);
+    const Tensor counts = scatter_add(Tensor::zeros({bins + 1}, DType::i64, x.device()), 0, bin.tag_batch(false),
+                                      Tensor::ones(bin.shape(), DType::i64, x.device()));
+    return counts.slice(0, 0, bins).to(call[0].dtype());
 }
 
 }  // namespace lockstep

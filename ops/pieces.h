@@ -45,6 +45,7 @@ Tensor full_like(const Tensor& x, double value);
 Tensor flip(const Tensor& x, const Dims& dims);
 /// x with the elements along `dim` moved by `shift`; those that leave at one end enter at the other. Any dtype.
 Tensor roll(const Tensor& x, std::int64_t shift, int dim);
+Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Dims& dims);
 /// x `repeats[d]` times along each dimension d; x gets leading dimensions if there are more numbers. Any dtype.
 Tensor repeat(const Tensor& x, const std::vector<std::int64_t>& repeats);
 /// x with every element along `dim` `repeats` times. Any dtype.
@@ -72,6 +73,18 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, PaddingMode mo
 Tensor permute(const Tensor& x, const std::vector<int>& dims);
 /// A view of x with dimension `source` at the place `destination`. Any dtype.
 Tensor movedim(const Tensor& x, int source, int destination);
+Tensor movedim(const Tensor& x, const std::vector<int>& source, const std::vector<int>& destination);
+/// A view of x with two dimensions exchanged. Any dtype.
+Tensor swapaxes(const Tensor& x, int dim0, int dim1);
+/// Views of x with dimensions of size 1, so that there are at least one, two or three. A vector of n elements becomes
+/// (1, n) or (1, n, 1). Any dtype.
+Tensor atleast_1d(const Tensor& x);
+Tensor atleast_2d(const Tensor& x);
+Tensor atleast_3d(const Tensor& x);
+/// A view of x, broadcast to `shape`. Any dtype.
+Tensor broadcast_to(const Tensor& x, const Shape& shape);
+/// Views of the tensors, broadcast to one shape. Any dtypes.
+std::vector<Tensor> broadcast_tensors(const std::vector<Tensor>& tensors);
 /// Views of x at every index along `dim`, without that dimension. Any dtype.
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);
 /// A view of the elements `start` to `start + length - 1` along `dim`; a negative start counts from the end. Any dtype.
@@ -83,6 +96,10 @@ Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats);
 Tensor hstack(const std::vector<Tensor>& tensors);
 Tensor vstack(const std::vector<Tensor>& tensors);
 Tensor dstack(const std::vector<Tensor>& tensors);
+/// Tensors side by side; vectors are columns. Any dtypes, converted to their common one.
+Tensor column_stack(const std::vector<Tensor>& tensors);
+/// Matrices as the blocks of a diagonal, with 0 elsewhere; vectors are rows. Any dtypes, converted to their common one.
+Tensor block_diag(const std::vector<Tensor>& tensors);
 /// x with its columns (dimension 1) or rows (dimension 0) in reverse order. Any dtype.
 Tensor fliplr(const Tensor& x);
 Tensor flipud(const Tensor& x);
@@ -97,9 +114,16 @@ Tensor diag_embed(const Tensor& x, std::int64_t offset = 0);
 Tensor diag(const Tensor& x, std::int64_t diagonal = 0);
 /// The sum of the main diagonal of a matrix.
 Tensor trace(const Tensor& x);
-/// The coordinates of a grid: tensor i has the elements of vector i along dimension i, with all sizes (indexing "ij").
-/// Any dtype.
-std::vector<Tensor> meshgrid(const std::vector<Tensor>& vectors);
+/// Order of the first two dimensions of a grid: those of the vectors, or exchanged.
+enum class GridIndexing : std::uint8_t { ij, xy };
+/// The coordinates of a grid: tensor i has the elements of vector i along dimension i, with all sizes. Any dtype.
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& vectors, GridIndexing indexing = GridIndexing::ij);
+/// All combinations of the elements of vectors, (n, number of vectors), or the only vector. Any dtypes, converted to
+/// their common one.
+Tensor cartesian_prod(const std::vector<Tensor>& vectors);
+/// Row and column indices (2, n), i64, of the elements of a matrix on and below, or on and above a diagonal (see tril).
+Tensor tril_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset = 0, Device device = {});
+Tensor triu_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset = 0, Device device = {});
 /// x (...) i64 in 0..num_classes-1 as (..., num_classes) i64: 1 at the class, 0 elsewhere. Only the device
 /// can detect a class out of range; it is reported like that of a loss (loss.h).
 Tensor one_hot(const Tensor& x, std::int64_t num_classes);

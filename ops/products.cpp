@@ -218,4 +218,97 @@ Tensor bilinear(const Tensor& given_a, const Tensor& given_b, const Tensor& give
     return call[3].defined() ? y + call[3] : y;
 }
 
+Tensor tensordot(const Tensor& given_a, const Tensor& given_b, const std::vector<int>& dims_a,
+                 const std::vector<int>& dims_b) {
+    constexpr const char* name = "tensordot";
+    const CheckedArgs call = pair_of(name, given_a, given_b);
+    if (dims_a.size() != dims_b.size())
+        throw InvalidArgument(fmt::format("{}: {} dimensions of one tensor and {} of the other; expected equal numbers",
+                                          name, dims_a.size(), dims_b.size()));
+    // The dimensions that are not in the list, in their order.
+    const auto others = [&](const Tensor& x, const std::vector<int>& dims) {
+        const std::uint32_t summed = dims.empty() ? 0 : checks::dim_bits(name, x, dims);
+        std::vector<int> kept;
+        for (int dim = 0; dim < x.dims(); ++dim)
+            if ((summed >> dim & 1u) == 0) kept.push_back(dim);
+        return kept;
+    };
+    const auto wrapped = [&](const Tensor& x, std::vector<int> dims) {
+        for (int& dim : dims) dim = wrap_dim(dim, x.dims(), name);
+        return dims;
+    };
+    std::vector<int> order_a = others(call[0], dims_a), order_b = wrapped(call[1], dims_b);
+    const std::vector<int> last_of_a = wrapped(call[0], dims_a), last_of_b = others(call[1], dims_b);
+    order_a.insert(order_a.end(), last_of_a.begin(), last_of_a.end());
+    order_b.insert(order_b.end(), last_of_b.begin(), last_of_b.end());
+    return tensordot(permute(call[0], order_a), permute(call[1], order_b), static_cast<int>(dims_a.size()));
+}
+
+Tensor addbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+    constexpr const char* name = "addbmm";
+    const CheckedArgs call = pair_of(name, a, b);
+    checks::dims(name, "the first tensor", call[0], 3, "(B, M, K)");
+    checks::dims(name, "the second tensor", call[1], 3, "(B, K, N)");
+    return sum_of_products(name, x, sum(bmm(call[0], call[1]), 0), beta, alpha);
+}
+
+Tensor cov(const Tensor& given, double correction) {
+    constexpr const char* name = "cov";
+    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const Tensor& x = call[0];
+    if (x.dims() > 2)
+        throw InvalidArgument(
+            fmt::format("{}: the tensor has the shape {}; expected (variables, observations)", name, x.shape().str()));
+    const Tensor lines = widened(x.dims() == 2 ? x : x.reshape({1, x.numel()}));
+    const Tensor centered = lines - mean(lines, 1, true);
+    const double divisor = std::max(static_cast<double>(lines.size(1)) - correction, 0.0);
+    const Tensor all = (matmul(centered, centered.transpose(0, 1)) / divisor).to(x.dtype());
+    return x.dims() == 2 ? all : all.reshape({});
+}
+
+Tensor corrcoef(const Tensor& given) {
+    constexpr const char* name = "corrcoef";
+    const CheckedArgs call(name, {arg::floating("the tensor", given)});
+    const Tensor all = cov(widened(call[0]));
+    if (all.dims() == 0) return (all / all).to(call[0].dtype());
+    const Tensor deviations = sqrt(diagonal(all));
+    return clamp(all / deviations.unsqueeze(1) / deviations, -1, 1).to(call[0].dtype());
+}
+
+Tensor pdist(const Tensor& given, double p) {
+    constexpr const char* name = "pdist";
+    const CheckedArgs call(name, {arg::floating("input", given)});
+    const Tensor& x = call[0];
+    checks::dims(name, "input", x, 2, "(N, M)");
+    checks::not_rows(name, x, 0);
+    const Tensor pairs = triu_indices(x.size(0), x.size(0), 1, x.device());
+    return norm(index_select(x, 0, pairs.select(0, 0)) - index_select(x, 0, pairs.select(0, 1)), p, 1).tag_batch(false);
+}
+
+Tensor trapezoid(const Tensor& given, double dx, int dim) {
+    constexpr const char* name = "trapezoid";
+    const CheckedArgs call(name, {arg::floating("y", given)});
+    const int along = wrap_dim(dim, call[0].dims(), name);
+    checks::not_rows(name, call[0], along);
+    const Tensor y = widened(call[0]);
+    return (sum(y.slice(along, 1) + y.slice(along, 0, -1), along) * (dx / 2)).to(call[0].dtype());
+}
+
+Tensor trapezoid(const Tensor& given_y, const Tensor& given_x, int dim) {
+    constexpr const char* name = "trapezoid";
+    const CheckedArgs call = pair_of(name, given_y, given_x);
+    const int along = wrap_dim(dim, call[0].dims(), name);
+    checks::not_rows(name, call[0], along);
+    const Tensor y = widened(call[0]);
+    Tensor x = widened(call[1]);
+    if (x.dims() == 1) {
+        Shape line;
+        for (int d = 0; d < y.dims(); ++d) line.push_back(d == along ? x.size(0) : 1);
+        x = x.reshape(line);
+    }
+    checks::not_rows(name, x, along);
+    const Tensor steps = x.slice(along, 1) - x.slice(along, 0, -1);
+    return (sum((y.slice(along, 1) + y.slice(along, 0, -1)) * steps, along) * 0.5).to(call[0].dtype());
+}
+
 }  // namespace lockstep

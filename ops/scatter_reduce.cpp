@@ -1,4 +1,4 @@
-// Sums, means and extrema of the elements with the same index.
+// Sums, means, extrema and products of the elements with the same index.
 #include <fmt/format.h>
 
 #include "lockstep/ops/functional.h"
@@ -74,6 +74,24 @@ Tensor extremum(const char* name, const ScatteredElements& of, bool is_largest) 
     return y;
 }
 
+/// The elements in the order of their indices, each multiplied by those with the same index before it, in log2(n)
+/// rounds. The last one of an index is their product.
+Tensor product(const ScatteredElements& of) {
+    const ValuesAndIndices ordered = sort(of.index, of.dim);
+    const Tensor& at = ordered.values;
+    Tensor y = gather(of.source, of.dim, ordered.indices);
+    const std::int64_t count = at.size(of.dim);
+    for (std::int64_t distance = 1; distance < count; distance *= 2) {
+        const auto head = [&](const Tensor& x) { return x.slice(of.dim, 0, distance); };
+        const auto tail = [&](const Tensor& x) { return x.slice(of.dim, distance); };
+        const auto earlier = [&](const Tensor& x) { return x.slice(of.dim, 0, count - distance); };
+        const Tensor alike = eq(tail(at), earlier(at));
+        y = cat({head(y), tail(y) * where(alike, earlier(y), 1)}, of.dim);
+    }
+    const Tensor found = scatter(of.include_self ? ones_like(of.x) : of.x, of.dim, at, y);
+    return of.include_self ? found * of.x : found;
+}
+
 }  // namespace
 
 Tensor scatter_reduce(const Tensor& given, int dim, const Tensor& given_index, const Tensor& given_source,
@@ -95,8 +113,9 @@ Tensor scatter_reduce(const Tensor& given, int dim, const Tensor& given_index, c
     const ScatteredElements of{x, index, source, along, include_self};
     const bool batch = x.is_batch() || (source.is_batch() && index.is_batch() && along != 0);
     const bool sums = reduce == ScatterReduction::sum || reduce == ScatterReduction::mean;
-    const Tensor y =
-        sums ? sum_or_mean(of, reduce == ScatterReduction::mean) : extremum(name, of, reduce == ScatterReduction::amax);
+    const Tensor y = sums                               ? sum_or_mean(of, reduce == ScatterReduction::mean)
+                     : reduce == ScatterReduction::prod ? product(of)
+                                                        : extremum(name, of, reduce == ScatterReduction::amax);
     return tagged(y, batch);
 }
 

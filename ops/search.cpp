@@ -58,4 +58,46 @@ Tensor bucketize(const Tensor& given, const Tensor& given_boundaries, bool right
     return positions(call[1].detach(), call[0].detach(), right);
 }
 
+Tensor isin(const Tensor& given, const Tensor& given_tests, bool invert) {
+    constexpr const char* name = "isin";
+    const CheckedArgs call(name, {arg::promoted("elements", given), arg::promoted("test_elements", given_tests)});
+    const Tensor x = call[0].detach(), tests = call[1].detach();
+    if (tests.dims() > 0) checks::not_rows(name, tests, 0);
+    if (tests.numel() == 0) return eq(zeros_like(x), invert ? 0 : 1);
+    Tensor ordered = sort(tests.flatten(), 0).values;
+    // NaN is equal to nothing, and is not in order: the smallest element replaces it.
+    if (is_floating(ordered.dtype())) ordered = sort(where(isnan(ordered), ordered.slice(0, 0, 1), ordered), 0).values;
+    const Tensor at = clamp(positions(ordered, x, false), 0, tests.numel() - 1);
+    const Tensor found = index_select(ordered, 0, at.flatten()).reshape(x.shape());
+    return tagged(invert ? ne(found, x) : eq(found, x), x.is_batch());
+}
+
+Tensor take(const Tensor& given, const Tensor& given_index) {
+    constexpr const char* name = "take";
+    const CheckedArgs call(name, {arg::any("the tensor", given), arg::any("index", given_index)});
+    const Tensor &x = call[0], &index = call[1];
+    if (x.dims() > 0) checks::not_rows(name, x, 0);
+    return tagged(index_select(x.flatten(), 0, index.flatten()).reshape(index.shape()), index.is_batch());
+}
+
+Tensor masked_scatter(const Tensor& given, const Tensor& given_mask, const Tensor& given_source) {
+    constexpr const char* name = "masked_scatter";
+    const CheckedArgs call(
+        name, {arg::any("the tensor", given), arg::any("mask", given_mask), arg::any("source", given_source)});
+    const Tensor& source = call[2];
+    if (call[1].dtype() != DType::boolean)
+        throw InvalidArgument(fmt::format("{}: mask has dtype {}; expected bool", name, name_of(call[1].dtype())));
+    if (source.dtype() != call[0].dtype())
+        throw InvalidArgument(fmt::format("{}: source has dtype {}; expected {} like the tensor (use .to(dtype))", name,
+                                          name_of(source.dtype()), name_of(call[0].dtype())));
+    const Shape shape = broadcast_shapes(call[0].shape(), call[1].shape(), name);
+    const Tensor x = call[0].expand(shape), mask = call[1].expand(shape);
+    for (const Tensor& tensor : {x, mask, source})
+        if (tensor.dims() > 0) checks::not_rows(name, tensor, 0);
+    // The number of the element among those of the mask; others read the first one.
+    const Tensor number = cumsum(mask.flatten(), 0) - 1;
+    const Tensor taken = index_select(source.flatten(), 0, where(mask.flatten(), number, 0)).reshape(shape);
+    return tagged(where(mask, taken, x), x.is_batch() || mask.is_batch());
+}
+
 }  // namespace lockstep

@@ -56,6 +56,14 @@ Tensor Dropout3d::forward(const Tensor& x) const {
     return dropout3d(x, p, training);
 }
 
+FeatureAlphaDropout::FeatureAlphaDropout(double probability)
+    : p(require_probability("FeatureAlphaDropout", probability)) {}
+
+Tensor FeatureAlphaDropout::forward(const Tensor& x) const {
+    detail::require_listed("FeatureAlphaDropout", training);
+    return feature_alpha_dropout(x, p, training);
+}
+
 AlphaDropout::AlphaDropout(double probability) : p(require_probability("AlphaDropout", probability)) {}
 
 Tensor AlphaDropout::forward(const Tensor& x) const {

@@ -48,6 +48,18 @@ struct AlphaDropout : PlainLayer {
     void describe(Signature& signature) const { signature.add(p); }
 };
 
+/// torch.nn.FeatureAlphaDropout: whole channels of x (N, C, ...).
+struct FeatureAlphaDropout : PlainLayer {
+    explicit FeatureAlphaDropout(double probability = 0.5);
+
+    double p;
+    bool training = true;
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(p); }
+};
+
 /// torch.nn.PixelShuffle.
 struct PixelShuffle : PlainLayer {
     explicit PixelShuffle(int factor) : upscale_factor(factor) {}
@@ -116,16 +128,83 @@ struct AdaptiveAvgPool1d : PlainLayer {
 
 /// torch.nn.AvgPool1d; the stride defaults to the window.
 struct AvgPool1d : PlainLayer {
-    explicit AvgPool1d(int window, std::optional<int> step = std::nullopt, int pad = 0, bool with_padding = true)
-        : kernel_size(window), stride(step.value_or(window)), padding(pad), count_include_pad(with_padding) {}
+    explicit AvgPool1d(int window, std::optional<int> step = std::nullopt, int pad = 0, bool with_padding = true,
+                       bool round_up = false)
+        : kernel_size(window),
+          stride(step.value_or(window)),
+          padding(pad),
+          count_include_pad(with_padding),
+          ceil_mode(round_up) {}
 
     int kernel_size, stride, padding;
-    bool count_include_pad;
+    bool count_include_pad, ceil_mode;
 
-    Tensor forward(const Tensor& x) const { return avg_pool1d(x, kernel_size, stride, padding, count_include_pad); }
+    Tensor forward(const Tensor& x) const {
+        return avg_pool1d(x, kernel_size, stride, padding, count_include_pad, ceil_mode);
+    }
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const {
-        signature.add(kernel_size).add(stride).add(padding).add(count_include_pad);
+        signature.add(kernel_size).add(stride).add(padding).add(count_include_pad).add(ceil_mode);
+    }
+};
+
+/// torch.nn.MaxUnpool1d, of x and the indices of max_pool1d_with_indices; the stride defaults to the window.
+struct MaxUnpool1d : PlainLayer {
+    explicit MaxUnpool1d(int window, std::optional<int> step = std::nullopt, int pad = 0)
+        : kernel_size(window), stride(step.value_or(window)), padding(pad) {}
+
+    int kernel_size, stride, padding;
+
+    Tensor forward(const Tensor& x, const Tensor& indices, std::optional<int> output_size = std::nullopt) const {
+        return max_unpool1d(x, indices, kernel_size, stride, padding, output_size);
+    }
+    Tensor operator()(const Tensor& x, const Tensor& indices) const { return forward(x, indices); }
+    void describe(Signature& signature) const { signature.add(kernel_size).add(stride).add(padding); }
+};
+
+/// torch.nn.MaxUnpool2d, of x and the indices of max_pool2d_with_indices; the stride defaults to the window.
+struct MaxUnpool2d : PlainLayer {
+    explicit MaxUnpool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0)
+        : kernel_size(window), stride(step.value_or(window)), padding(pad) {}
+
+    Pair kernel_size, stride, padding;
+
+    Tensor forward(const Tensor& x, const Tensor& indices, std::optional<Pair> output_size = std::nullopt) const {
+        return max_unpool2d(x, indices, kernel_size, stride, padding, output_size);
+    }
+    Tensor operator()(const Tensor& x, const Tensor& indices) const { return forward(x, indices); }
+    void describe(Signature& signature) const {
+        signature.add(kernel_size.h).add(kernel_size.w).add(stride.h).add(stride.w).add(padding.h).add(padding.w);
+    }
+};
+
+/// torch.nn.LPPool1d; the stride defaults to the window. `round_up` is ceil_mode.
+struct LPPool1d : PlainLayer {
+    explicit LPPool1d(double order, int window, std::optional<int> step = std::nullopt, bool round_up = false)
+        : norm_type(order), kernel_size(window), stride(step.value_or(window)), ceil_mode(round_up) {}
+
+    double norm_type;
+    int kernel_size, stride;
+    bool ceil_mode;
+
+    Tensor forward(const Tensor& x) const { return lp_pool1d(x, norm_type, kernel_size, stride, ceil_mode); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(norm_type).add(kernel_size).add(stride).add(ceil_mode); }
+};
+
+/// torch.nn.LPPool2d; the stride defaults to the window. `round_up` is ceil_mode.
+struct LPPool2d : PlainLayer {
+    explicit LPPool2d(double order, Pair window, std::optional<Pair> step = std::nullopt, bool round_up = false)
+        : norm_type(order), kernel_size(window), stride(step.value_or(window)), ceil_mode(round_up) {}
+
+    double norm_type;
+    Pair kernel_size, stride;
+    bool ceil_mode;
+
+    Tensor forward(const Tensor& x) const { return lp_pool2d(x, norm_type, kernel_size, stride, ceil_mode); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        signature.add(norm_type).add(kernel_size.h).add(kernel_size.w).add(stride.h).add(stride.w).add(ceil_mode);
     }
 };
 

@@ -111,27 +111,31 @@ Tensor conv_transpose3d(const Tensor& given_x, const Tensor& given_weight, const
     return tagged(y.to(call[0].dtype()), call[0].is_batch());
 }
 
-Tensor max_pool3d(const Tensor& given, Triple kernel_size, std::optional<Triple> step, Triple padding) {
+Tensor max_pool3d(const Tensor& given, Triple kernel_size, std::optional<Triple> step, Triple padding, bool ceil_mode,
+                  Triple dilation) {
     const CheckedArgs call("max_pool3d", {arg::floating("input", given)});
     const Tensor& x = call[0];
     checks::dims("max_pool3d", "input", x, 5, volumes);
     const Triple stride = step.value_or(kernel_size);
-    const Tensor images = max_pool2d(planes(x), of_planes(kernel_size), of_planes(stride), of_planes(padding));
+    const Tensor images = max_pool2d(planes(x), of_planes(kernel_size), of_planes(stride), of_planes(padding),
+                                     ceil_mode, of_planes(dilation));
     return along_depth(images, x, [&](const Tensor& columns) {
-        return max_pool2d(columns, {kernel_size.d, 1}, Pair{stride.d, 1}, {padding.d, 0});
+        return max_pool2d(columns, {kernel_size.d, 1}, Pair{stride.d, 1}, {padding.d, 0}, ceil_mode, {dilation.d, 1});
     });
 }
 
 Tensor avg_pool3d(const Tensor& given, Triple kernel_size, std::optional<Triple> step, Triple padding,
-                  bool count_include_pad) {
+                  bool count_include_pad, bool ceil_mode, std::optional<std::int64_t> divisor_override) {
     const CheckedArgs call("avg_pool3d", {arg::floating("input", given)});
     checks::dims("avg_pool3d", "input", call[0], 5, volumes);
     const Tensor x = tagged(widened(call[0]), call[0].is_batch());
     const Triple stride = step.value_or(kernel_size);
-    const Tensor images =
-        avg_pool2d(planes(x), of_planes(kernel_size), of_planes(stride), of_planes(padding), count_include_pad);
+    const std::optional<std::int64_t> sums = divisor_override ? std::optional<std::int64_t>(1) : std::nullopt;
+    const Tensor images = avg_pool2d(planes(x), of_planes(kernel_size), of_planes(stride), of_planes(padding),
+                                     count_include_pad, ceil_mode, sums);
     const Tensor y = along_depth(images, x, [&](const Tensor& columns) {
-        return avg_pool2d(columns, {kernel_size.d, 1}, Pair{stride.d, 1}, {padding.d, 0}, count_include_pad);
+        return avg_pool2d(columns, {kernel_size.d, 1}, Pair{stride.d, 1}, {padding.d, 0}, count_include_pad, ceil_mode,
+                          divisor_override);
     });
     return tagged(y.to(call[0].dtype()), call[0].is_batch());
 }

@@ -78,14 +78,35 @@ Tensor Conv3d::forward(const Tensor& x) const {
     return conv3d(surrounded, weight, value_or_none(bias), stride, 0, dilation, groups);
 }
 
-MaxPool3d::MaxPool3d(Triple window, std::optional<Triple> step, Triple margin)
-    : kernel_size(window), stride(step.value_or(window)), padding(margin) {
+MaxPool3d::MaxPool3d(Triple window, std::optional<Triple> step, Triple margin, bool round_up, Triple distance)
+    : kernel_size(window), stride(step.value_or(window)), padding(margin), dilation(distance), ceil_mode(round_up) {
     require_window("MaxPool3d", kernel_size, stride, padding);
+    require_triple("MaxPool3d", "dilation", dilation, 1);
 }
 
-AvgPool3d::AvgPool3d(Triple window, std::optional<Triple> step, Triple margin, bool with_padding)
-    : kernel_size(window), stride(step.value_or(window)), padding(margin), count_include_pad(with_padding) {
+MaxUnpool3d::MaxUnpool3d(Triple window, std::optional<Triple> step, Triple margin)
+    : kernel_size(window), stride(step.value_or(window)), padding(margin) {
+    require_window("MaxUnpool3d", kernel_size, stride, padding);
+}
+
+AvgPool3d::AvgPool3d(Triple window, std::optional<Triple> step, Triple margin, bool with_padding, bool round_up,
+                     std::optional<std::int64_t> divisor)
+    : kernel_size(window),
+      stride(step.value_or(window)),
+      padding(margin),
+      count_include_pad(with_padding),
+      ceil_mode(round_up),
+      divisor_override(divisor) {
     require_window("AvgPool3d", kernel_size, stride, padding);
+}
+
+LPPool3d::LPPool3d(double order, Triple window, std::optional<Triple> step, bool round_up)
+    : norm_type(order), kernel_size(window), stride(step.value_or(window)), ceil_mode(round_up) {
+    require_window("LPPool3d", kernel_size, stride, 0);
+}
+
+AdaptiveMaxPool3d::AdaptiveMaxPool3d(Triple size) : output_size(size) {
+    require_triple("AdaptiveMaxPool3d", "output_size", size, 1);
 }
 
 AdaptiveAvgPool3d::AdaptiveAvgPool3d(Triple size) : output_size(size) {

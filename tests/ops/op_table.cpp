@@ -56,6 +56,8 @@ Table make_table() {
     add_special_functions(table);
     add_searches(table);
     add_sampling(table);
+    add_pooling(table);
+    add_rarer_functions(table);
     add_special_values(table);
     return table;
 }

@@ -87,6 +87,8 @@ void add_element_losses(Table& table);
 void add_special_functions(Table& table);
 void add_searches(Table& table);
 void add_sampling(Table& table);
+void add_pooling(Table& table);
+void add_rarer_functions(Table& table);
 void add_special_values(Table& table);
 /// All entries.
 Table make_table();

@@ -124,6 +124,52 @@ void add_element_pairs(Table& table) {
             }
             return Array(Sizes{}, total);
         });
+    const std::vector<double> some_classes{2, 0, -1, 1, 3, -1, 1, 0, 3, 2};  // those after -1 do not count
+    add_function(
+        table, "F.multilabel_margin_loss(a, b)", {{{2, 5}}, {{2, 5}, Values::classes, false, 5, some_classes}},
+        [](const auto& in) { return multilabel_margin_loss(in[0], in[1]).value(); },
+        [=](const std::vector<Array>& in) {
+            double total = 0;
+            for (std::size_t row = 0; row < 2; ++row) {
+                std::vector<bool> own(5, false);
+                std::vector<std::size_t> targets;
+                for (std::size_t i = 0; i < 5 && some_classes[row * 5 + i] >= 0; ++i) {
+                    targets.push_back(static_cast<std::size_t>(some_classes[row * 5 + i]));
+                    own[targets.back()] = true;
+                }
+                const auto score = [&](std::size_t i) { return in[0][static_cast<std::ptrdiff_t>(row * 5 + i)]; };
+                for (const std::size_t target : targets)
+                    for (std::size_t i = 0; i < 5; ++i)
+                        if (!own[i]) total += std::max(0.0, 1 - score(target) + score(i)) / 10;
+            }
+            return Array(Sizes{}, total);
+        });
+    for (const bool swap : {false, true})
+        add_function(
+            table,
+            std::string("F.triplet_margin_with_distance_loss(a, b, c, margin=0.7, "
+                        "distance_function=lambda x, y: (x - y).abs().sum(1), swap=") +
+                (swap ? "True)" : "False)"),
+            {{{4, 3}}, {{4, 3}}, {{4, 3}}},
+            [swap](const auto& in) {
+                return triplet_margin_with_distance_loss(
+                           in[0], in[1], in[2], [](const Tensor& x, const Tensor& y) { return sum(abs(x - y), 1); },
+                           {.margin = 0.7, .swap = swap})
+                    .value();
+            },
+            [swap](const std::vector<Array>& in) {
+                double total = 0;
+                for (std::ptrdiff_t row = 0; row < 4; ++row) {
+                    const auto between = [&](std::size_t a, std::size_t b) {
+                        double sum = 0;
+                        for (std::ptrdiff_t i = row * 3; i < row * 3 + 3; ++i) sum += std::abs(in[a][i] - in[b][i]);
+                        return sum;
+                    };
+                    const double far = swap ? std::min(between(0, 2), between(1, 2)) : between(0, 2);
+                    total += std::max(0.0, between(0, 1) - far + 0.7) / 4;
+                }
+                return Array(Sizes{}, total);
+            });
     add_function(
         table, "F.kl_div(a, b, reduction='batchmean', log_target=True)", pair,
         [](const auto& in) {

@@ -115,7 +115,7 @@ void add_fold(Table& table, const std::string& torch, std::ptrdiff_t channels, c
 }
 
 /// max_pool2d with windows that contain what is left at the end.
-void add_pools_with_rest(Table& table) {
+void add_pools_round_up(Table& table) {
     const struct {
         Sizes shape;
         std::ptrdiff_t window, step, margin;
@@ -151,7 +151,7 @@ void add_pools_with_rest(Table& table) {
 }  // namespace
 
 void add_windows(Table& table) {
-    add_pools_with_rest(table);
+    add_pools_round_up(table);
     add_padding(table);
     const Window plain{4, 5, 2, 3, 1, 1, 0, 0, 1, 1}, far{6, 7, 2, 3, 2, 1, 1, 2, 3, 2},
         wide{1, 2, 7, 5, 1, 1, 3, 2, 1, 1};

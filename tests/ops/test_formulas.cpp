@@ -1,5 +1,7 @@
 // Special values, refused arguments and other properties of the functions that are made of others.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <vector>
@@ -7,6 +9,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/special_layers.h"
+#include "lockstep/ops/volume_layers.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
@@ -214,6 +217,64 @@ TEST_CASE("invalid arguments of the composed functions are named") {
         {"InstanceNorm: input (2, 3) has 3 channels; expected 4", [&] { InstanceNorm1d(4)(x); }},
         {"Bilinear: invalid in1_features (0)", [] { Bilinear(0, 1, 1); }},
         {"ConvTranspose1d: invalid in_channels (3)", [] { ConvTranspose1d(3, 2, 3, {.groups = 2}); }},
+        {"clamp: both limits are undefined", [&] { clamp(x, Tensor(), Tensor()); }},
+        {"rrelu: invalid slopes from 0.5 to 0.1", [&] { rrelu(x, 0.5, 0.1); }},
+        {"feature_alpha_dropout: input has shape (3,)", [] { feature_alpha_dropout(Tensor::ones({3})); }},
+        {"histc: 0 bins from 0 to 1", [&] { histc(x, 0, 0, 1); }},
+        {"histc: 2 bins from 1 to 0", [&] { histc(x, 2, 1, 0); }},
+        {"quantile: an empty list", [&] { quantile(x, std::vector<double>{}, 0); }},
+        {"masked_scatter: mask has dtype f32", [&] { masked_scatter(x, x, x); }},
+        {"masked_scatter: source has dtype i64", [&] { masked_scatter(x, x > 0, x.to(DType::i64)); }},
+        {"tensordot: 1 dimensions of one tensor and 2",
+         [&] {
+             tensordot(x, x, {0}, {0, 1});
+         }},
+        {"cov: the tensor has the shape (1, 2, 3)", [&] { cov(x.unsqueeze(0)); }},
+        {"block_diag: a tensor has the shape (1, 2, 3)", [&] { block_diag({x.unsqueeze(0)}); }},
+        {"block_diag: an empty list", [] { block_diag({}); }},
+        {"cartesian_prod: an empty list", [] { cartesian_prod({}); }},
+        {"cartesian_prod: a tensor has 2 dimensions", [&] { cartesian_prod({x}); }},
+        {"tril_indices: a matrix of -1 x 2", [] { tril_indices(-1, 2); }},
+        {"movedim: invalid dimensions",
+         [&] {
+             movedim(x, {0, 0}, {0, 1});
+         }},
+        {"roll: 2 shifts for 1 dimensions",
+         [&] {
+             roll(x, std::vector<std::int64_t>{1, 2}, {0});
+         }},
+        {"multilabel_margin_loss: target has dtype f32", [&] { multilabel_margin_loss(x, x); }},
+        {"triplet_margin_with_distance_loss: invalid margin (0)",
+         [&] { triplet_margin_with_distance_loss(x, x, x, {}, {.margin = 0}); }},
+        {"avg_pool2d: invalid divisor_override (0)",
+         [] {
+             avg_pool2d(Tensor::ones({1, 1, 2, 2}), 2, std::nullopt, 0, true, false, 0);
+         }},
+        {"lp_pool2d: invalid norm_type (0)",
+         [] {
+             lp_pool2d(Tensor::ones({1, 1, 2, 2}), 0, 2);
+         }},
+        {"max_pool2d_with_indices: invalid window (kernel_size 2, stride 2, padding 0, dilation 0)",
+         [] {
+             max_pool2d_with_indices(Tensor::ones({1, 1, 2, 2}), 2, std::nullopt, 0, false, 0);
+         }},
+        {"max_pool2d_with_indices: the window of 3 does not fit",
+         [] {
+             max_pool2d_with_indices(Tensor::ones({1, 1, 2, 2}), 2, std::nullopt, 0, false, 2);
+         }},
+        {"max_unpool2d: input (1, 1, 2, 2) and indices (1, 1, 2, 1) differ",
+         [] {
+             max_unpool2d(Tensor::ones({1, 1, 2, 2}), Tensor::zeros({1, 1, 2, 1}, DType::i64), 2);
+         }},
+        {"max_unpool1d: invalid output_size (0,)",
+         [] {
+             max_unpool1d(Tensor::ones({1, 1, 2}), Tensor::zeros({1, 1, 2}, DType::i64), 2, std::nullopt, 0, 0);
+         }},
+        {"adaptive_max_pool3d: cannot make 0 planes",
+         [] {
+             adaptive_max_pool3d(Tensor::ones({1, 1, 2, 2, 2}), {0, 1, 1});
+         }},
+        {"Softmax2d: input has 2 dimensions", [&] { Softmax2d()(x); }},
     };
     for (const auto& [part, call] : calls) {
         INFO(part);
@@ -252,4 +313,101 @@ TEST_CASE("the rarer layers are their functions, with PyTorch's parameters") {
     CHECK(channels(x).to_vector<float>() != x.to_vector<float>());
     channels.training = false;
     CHECK(channels(x).to_vector<float>() == x.to_vector<float>());
+}
+
+TEST_CASE("PyTorch's special values of limits that are tensors, signs, medians and histograms") {
+    const Tensor low = vector_of({0.5F, 1, nan_value, 0, 1, 3}), high = vector_of({1, 2, 3, 4, 4, 2});
+    const Tensor leaf = vector_of({0, 1, 2, nan_value, 5, 1}).requires_grad_();
+    low.requires_grad_();
+    const Tensor limited = clamp(leaf, low, high);
+    check_same(limited, {0.5F, 1, nan_value, nan_value, 4, 2});
+    sum(limited).backward();
+    check_same(leaf.grad(), {0, 1, 0, 0, 0, 0});
+    check_same(low.grad(), {1, 0, 0, 0, 0, 0});
+    check_same(clamp(vector_of({nan_value, -0.0F}), vector_of({0}), {}), {nan_value, -0.0F});
+    CHECK(lockstep::signbit(vector_of({-1, -0.0F, 0, -inf, inf})).to_vector<bool>() ==
+          std::vector<bool>{true, true, false, true, false});
+    check_same(median(vector_of({3, nan_value, 1})).reshape({1}), {nan_value});
+    check_same(nanmedian(vector_of({3, nan_value, 1, 2, nan_value}), 0, true).values, {2});
+    check_same(nanmedian(vector_of({nan_value, nan_value}), 0, true).values, {nan_value});
+    check_same(mode(vector_of({2, nan_value, 7, 2, nan_value, nan_value}), 0, true).values, {2});
+    check_same(histc(vector_of({1, nan_value, 2, 3, 5}), 2, 1, 3), {1, 2});
+    check_same(histc(vector_of({2, 2, 2}), 4), {0, 0, 3, 0});  // from 1 to 3
+    check_same(histc(Tensor::zeros({0}), 3), {0, 0, 0});
+    check_same(trapezoid(vector_of({1, 3, 2}), vector_of({0, 1, 4})).reshape({1}), {9.5F});
+    check_same(corrcoef(vector_of({1, 2, 4})).reshape({1}), {1});
+    CHECK(isin(vector_of({1, nan_value}), vector_of({nan_value, 1})).to_vector<bool>() ==
+          std::vector<bool>{true, false});
+    CHECK(isin(vector_of({1, 2}), Tensor::zeros({0}), true).to_vector<bool>() == std::vector<bool>{true, true});
+}
+
+TEST_CASE("elements after the last whole window, and NaN and infinities, in pooling") {
+    // One window with two elements of -inf, which has the position of one of them.
+    const Tensor x = Tensor::from(Numbers{1, nan_value, -inf, -inf}, {1, 1, 1, 4});
+    const ValuesAndIndices found = max_pool2d_with_indices(x, {1, 2});
+    check_same(found.values, {nan_value, -inf});
+    CHECK(found.indices.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 2});
+    const ValuesAndIndices padded = max_pool1d_with_indices(Tensor::full({1, 1, 2}, -inf), 2, 2, 1);
+    for (const std::int64_t index : padded.indices.to_vector<std::int64_t>()) CHECK((index == 0 || index == 1));
+    check_same(avg_pool1d(vector_of({1, 2, 6}).reshape({1, 1, 3}), 2, 2, 0, true, true), {1.5F, 6});
+    const Tensor leaf = Tensor::from(Numbers{3, 4, 0, 0}, {1, 1, 4}).requires_grad_();
+    const Tensor roots = lp_pool1d(leaf, 2, 2);
+    const Numbers root = roots.to_vector<float>();
+    CHECK(root[0] == Approx(5));
+    CHECK(root[1] == 0);
+    sum(roots).backward();
+    const Numbers gradient = leaf.grad().to_vector<float>();
+    CHECK(gradient[0] == Approx(0.6));
+    CHECK(gradient[2] == 0);
+}
+
+TEST_CASE("rrelu draws slopes, and feature_alpha_dropout drops whole channels") {
+    manual_seed(4);
+    const Tensor x = Tensor::full({4000}, -2);
+    const Numbers y = rrelu(x, 0.1, 0.3, true).to_vector<float>();
+    double total = 0;
+    for (const float value : y) {
+        CHECK((value <= -0.2F && value >= -0.6F));
+        total += value / 4000;
+    }
+    CHECK(total == Approx(-0.4).margin(0.01));
+    check_same(rrelu(vector_of({-1, 0, 2}), 0.25, 0.75, true).slice(0, 1), {0, 2});
+    RReLU layer(0.25, 0.75);
+    layer.training = false;
+    check_same(layer(vector_of({-1, 2})), {-0.5F, 2});
+    const Tensor images = Tensor::randn({3, 5, 2, 2}), dropped = feature_alpha_dropout(images, 0.5);
+    const Tensor same = eq(dropped, dropped.slice(2, 0, 1).slice(3, 0, 1));
+    const auto whole = all(same.flatten(2), 2).to_vector<bool>();
+    const auto count = std::count(whole.begin(), whole.end(), true);
+    CHECK(count > 2);
+    CHECK(count < 13);
+    CHECK(feature_alpha_dropout(images, 0.5, false).to_vector<float>() == images.to_vector<float>());
+}
+
+TEST_CASE("pooling layers are their functions") {
+    const Tensor x = Tensor::randn({1, 2, 9}), images = Tensor::randn({1, 2, 7, 6});
+    const Tensor volumes = Tensor::randn({1, 2, 4, 5, 6});
+    const auto check_layer = [](const Tensor& found, const Tensor& expected) {
+        CHECK(found.shape() == expected.shape());
+        CHECK(found.to_vector<float>() == expected.to_vector<float>());
+    };
+    check_layer(MaxPool1d(3, 2, 1, true, 2)(x), max_pool1d(x, 3, 2, 1, true, 2));
+    check_layer(MaxPool2d(2, Pair(2), 1, true, 2)(images), max_pool2d(images, 2, Pair(2), 1, true, 2));
+    check_layer(MaxPool3d(2, Triple(2), 1, true, 2)(volumes), max_pool3d(volumes, 2, Triple(2), 1, true, 2));
+    check_layer(AvgPool1d(2, 2, 0, false, true)(x), avg_pool1d(x, 2, 2, 0, false, true));
+    check_layer(AvgPool2d(2, Pair(2), 1, false, true)(images), avg_pool2d(images, 2, Pair(2), 1, false, true));
+    check_layer(AvgPool3d(2, Triple(2), 1, true, true, 3)(volumes),
+                avg_pool3d(volumes, 2, Triple(2), 1, true, true, 3));
+    check_layer(LPPool1d(2, 2)(abs(x)), lp_pool1d(abs(x), 2, 2));
+    check_layer(LPPool2d(2, 2)(images), lp_pool2d(images, 2, 2));
+    check_layer(LPPool3d(2, 2)(volumes), lp_pool3d(volumes, 2, 2));
+    check_layer(AdaptiveMaxPool3d({1, 2, 3})(volumes), adaptive_max_pool3d(volumes, {1, 2, 3}));
+    check_layer(Softmax2d()(images), softmax(images, 1));
+    const ValuesAndIndices line = max_pool1d_with_indices(x, 3), plane = max_pool2d_with_indices(images, 2);
+    const ValuesAndIndices volume = max_pool3d_with_indices(volumes, 2);
+    check_layer(MaxUnpool1d(3)(line.values, line.indices), max_unpool1d(line.values, line.indices, 3));
+    check_layer(MaxUnpool2d(2).forward(plane.values, plane.indices, Pair(7, 6)),
+                max_unpool2d(plane.values, plane.indices, 2, std::nullopt, 0, Pair(7, 6)));
+    check_layer(MaxUnpool3d(2).forward(volume.values, volume.indices, Triple(4, 5, 6)),
+                max_unpool3d(volume.values, volume.indices, 2, std::nullopt, 0, Triple(4, 5, 6)));
 }

@@ -468,6 +468,73 @@ std::map<std::string, std::function<void(const Tensor&)>> calls() {
         {"bincount", [](const Tensor& x) { bincount(x); }},
         {"allclose", [](const Tensor& x) { allclose(x, x); }},
         {"equal", [](const Tensor& x) { lockstep::equal(x, x); }},
+        {"max_pool2d_with_indices", [=](const Tensor& x) { max_pool2d_with_indices(as_image(x), 2); }},
+        {"max_pool1d_with_indices", [=](const Tensor& x) { max_pool1d_with_indices(as_image(x).flatten(2), 2); }},
+        {"max_pool3d_with_indices",
+         [=](const Tensor& x) {
+             max_pool3d_with_indices(as_image(x).unsqueeze(2), {1, 2, 2});
+         }},
+        {"max_unpool2d",
+         [=](const Tensor& x) {
+             max_unpool2d(as_image(x), Tensor::zeros({1, 2, 4, 4}, DType::i64), 2);
+         }},
+        {"max_unpool1d",
+         [=](const Tensor& x) {
+             max_unpool1d(as_image(x).flatten(2), Tensor::zeros({1, 2, 16}, DType::i64), 2);
+         }},
+        {"max_unpool3d",
+         [=](const Tensor& x) {
+             max_unpool3d(as_image(x).unsqueeze(2), Tensor::zeros({1, 2, 1, 4, 4}, DType::i64), 2);
+         }},
+        {"lp_pool1d", [=](const Tensor& x) { lp_pool1d(as_image(x).flatten(2), 2, 2); }},
+        {"lp_pool2d", [=](const Tensor& x) { lp_pool2d(as_image(x), 2, 2); }},
+        {"lp_pool3d",
+         [=](const Tensor& x) {
+             lp_pool3d(as_image(x).unsqueeze(2), 2, {1, 2, 2});
+         }},
+        {"adaptive_max_pool3d", [=](const Tensor& x) { adaptive_max_pool3d(as_image(x).unsqueeze(2), 1); }},
+        {"swapaxes", [as_matrix](const Tensor& x) { swapaxes(as_matrix(x), 0, 1); }},
+        {"atleast_1d", [](const Tensor& x) { atleast_1d(x); }},
+        {"atleast_2d", [](const Tensor& x) { atleast_2d(x); }},
+        {"atleast_3d", [](const Tensor& x) { atleast_3d(x); }},
+        {"broadcast_to",
+         [](const Tensor& x) {
+             broadcast_to(x, {2, 64});
+         }},
+        {"broadcast_tensors",
+         [](const Tensor& x) {
+             broadcast_tensors({x, x});
+         }},
+        {"column_stack",
+         [](const Tensor& x) {
+             column_stack({x, x});
+         }},
+        {"block_diag",
+         [](const Tensor& x) {
+             block_diag({x, x});
+         }},
+        {"cartesian_prod",
+         [](const Tensor& x) {
+             cartesian_prod({x, x});
+         }},
+        {"tril_indices", [](const Tensor&) { tril_indices(2, 3); }},
+        {"triu_indices", [](const Tensor&) { triu_indices(2, 3); }},
+        {"nanmedian", [](const Tensor& x) { nanmedian(x, 0); }},
+        {"mode", [](const Tensor& x) { mode(x); }},
+        {"histc", [](const Tensor& x) { histc(x, 4); }},
+        {"isin", [](const Tensor& x) { isin(x, x); }},
+        {"take", [](const Tensor& x) { take(x, Tensor::zeros({2}, DType::i64)); }},
+        {"masked_scatter", [](const Tensor& x) { masked_scatter(x, x > 0, x); }},
+        {"sgn", [](const Tensor& x) { sgn(x); }},
+        {"signbit", [](const Tensor& x) { lockstep::signbit(x); }},
+        {"addbmm",
+         [as_matrix](const Tensor& x) { addbmm(as_matrix(x), as_matrix(x).unsqueeze(0), as_matrix(x).unsqueeze(0)); }},
+        {"cov", [](const Tensor& x) { cov(x); }},
+        {"corrcoef", [](const Tensor& x) { corrcoef(x); }},
+        {"pdist", [as_matrix](const Tensor& x) { pdist(as_matrix(x)); }},
+        {"trapezoid", [](const Tensor& x) { trapezoid(x); }},
+        {"rrelu", [](const Tensor& x) { rrelu(x); }},
+        {"feature_alpha_dropout", [=](const Tensor& x) { feature_alpha_dropout(as_image(x)); }},
         {"gather_shards", [](const Tensor& x) { gather_shards(x); }},
         {"row_numbers", [](const Tensor& x) { row_numbers(x); }},
     };
@@ -573,6 +640,46 @@ TEST_CASE("the support page names layers, losses, optimizers, schedules, dtypes,
     CHECK(difference(backends, shown(page(), "Process-group backends")) == "");
     for (const ImageFormat& format : image_formats()) formats.insert(format.name);
     CHECK(difference(formats, shown(page(), "Image formats")) == "");
+}
+
+TEST_CASE("the support page counts the PyTorch names that exist and those that are missing") {
+    const std::string text = page();
+    Names present;
+    for (const char* section : {"Operations", "Views and copies", "Other functions", "Layers", "Losses", "Optimizers",
+                                "Learning-rate schedules"})
+        present.merge(shown(text, section));
+    for (const char* folder : {"runtime", "ops", "parallel", "parallel/comm", "parallel/data"})
+        for (const auto& file :
+             std::filesystem::directory_iterator(std::filesystem::path(LOCKSTEP_SOURCE_DIR) / folder))
+            if (file.path().extension() == ".h") {
+                const std::string header = std::string(folder) + "/" + file.path().filename().string();
+                present.merge(declared(header, R"(\n *(?:class|struct) (\w+))"));
+                present.merge(declared(header, R"( (\w+)\()"));
+            }
+    std::size_t existing = 0, missing = 0;
+    for (const auto& cells : rows(text, "PyTorch names")) {
+        const auto names_in = [&](std::size_t column) {
+            std::vector<std::string> names;
+            const std::regex regex("`(\\w+)`");
+            const std::string& cell = cells.at(column);
+            for (std::sregex_iterator match(cell.begin(), cell.end(), regex), end; match != end; ++match)
+                names.push_back((*match)[1].str());
+            return names;
+        };
+        for (const std::string& name : names_in(1)) {
+            INFO(name);
+            CHECK(present.contains(name));
+            ++existing;
+        }
+        for (const std::string& name : names_in(2)) {
+            INFO(name);
+            CHECK_FALSE(present.contains(name));
+            ++missing;
+        }
+    }
+    CHECK_THAT(text, test::contains("The table lists " + std::to_string(existing + missing) +
+                                    " names that programs use most: " + std::to_string(existing) + " exist here, " +
+                                    std::to_string(missing) + " are missing."));
 }
 
 TEST_CASE("a name that is missing from the support page, or does not exist, is found") {

@@ -58,6 +58,29 @@ struct RareImages {
     }
 };
 
+/// Rows of 16 numbers through pooling with positions, counts, products at indices and integrals.
+struct RarerFunctions {
+    Linear fc{6, 16}, out{16, 2};
+    LOCKSTEP_MEMBERS(fc, out)
+    Tensor forward(const Tensor& x) {
+        const Tensor y = fc(x), images = y.reshape({x.size(0), 1, 4, 4});
+        const ValuesAndIndices largest = max_pool2d_with_indices(images, 2);
+        const Tensor places =
+            max_unpool2d(largest.values, largest.indices, 2) + max_pool2d(images, 2, Pair(1), 1, false, 2);
+        const Tensor means = avg_pool2d(images, 2, Pair(3), 0, true, true) + lp_pool2d(exp(images), 3, 2);
+        const Tensor bin = bucketize(y.detach(), Tensor::linspace(-1, 1, 5, DType::f32, x.device()));
+        const Tensor products = scatter_reduce(y, 1, bin, y * 0.5 + 1.0, ScatterReduction::prod);
+        const Tensor orders = nanmedian(y, 1, true).values + mode(y, 1, true).values +
+                              movedim(quantile(y, {0.2, 0.7}, 1), 0, 1).slice(1, 0, 1);
+        const Tensor limited = where(isin(bin, Tensor::from(std::vector<std::int64_t>{1, 4}, {2}, x.device())), y,
+                                     clamp(y, -exp(y), exp(y)));
+        const Tensor turned = swapaxes(y.reshape({x.size(0), 4, 4}), 1, 2).flatten(1);
+        const Tensor area = trapezoid(y, 0.5, 1).unsqueeze(1) + turned;
+        const Tensor features = places.flatten(1) + products + orders + limited + rrelu(y) + area;
+        return out(features) + mean(means, {1, 2, 3}).unsqueeze(1);
+    }
+};
+
 template <class Net>
 std::vector<float> weights_of(Net& net) {
     std::vector<float> all;
@@ -106,6 +129,10 @@ struct Draws {
 TEST_CASE("searches, scans and special functions in steps") { check_steps<RareFunctions>(); }
 
 TEST_CASE("grids and all modes of interpolation in steps") { check_steps<RareImages>(); }
+
+TEST_CASE("pooling with positions, orders, products at indices and integrals in steps") {
+    check_steps<RarerFunctions>();
+}
 
 TEST_CASE("multinomial draws the same categories on any number of devices") {
     manual_seed(12);
