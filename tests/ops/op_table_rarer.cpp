@@ -155,22 +155,6 @@ void add_choices(Table& table) {
             return reference::map(in[0], [&](double value) { return value > 0.3 ? in[1][next++] : value; });
         })
         .batch_inputs = {true, false};
-    for (const bool self : {true, false})
-        add_function(
-            table, std::string("torch.scatter_reduce(a, 1, b, c, 'prod', include_self=") + (self ? "True)" : "False)"),
-            {{{3, 5}}, whole({3, 6}, 4), {{3, 6}}},
-            [self](const auto& in) { return scatter_reduce(in[0], 1, in[1], in[2], ScatterReduction::prod, self); },
-            [self](const std::vector<Array>& in) {
-                Array y = in[0];
-                std::vector<bool> seen(15, self);
-                for (std::ptrdiff_t i = 0; i < in[1].size(); ++i) {
-                    const std::ptrdiff_t row = i / 6, to = row * 5 + static_cast<std::ptrdiff_t>(in[1][i]);
-                    const double value = in[2][i];
-                    y[to] = seen[static_cast<std::size_t>(to)] ? y[to] * value : value;
-                    seen[static_cast<std::size_t>(to)] = true;
-                }
-                return y;
-            });
     add_function(
         table, "torch.signbit(a)", {exact({2, 3}, {-1, -0.0, 0, 2, -7, 0.5})},
         [](const auto& in) { return signbit(in[0]); },

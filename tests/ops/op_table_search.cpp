@@ -126,11 +126,15 @@ Array reduced_at(const std::vector<Array>& in, ScatterReduction reduce, bool inc
                 if (static_cast<std::ptrdiff_t>(index[row * terms + i]) == column)
                     all.push_back(source[row * source.shape[1] + i]);
             if (all.empty()) continue;
-            double sum = 0;
-            for (const double value : all) sum += value;
+            double sum = 0, product = 1;
+            for (const double value : all) {
+                sum += value;
+                product *= value;
+            }
             double& result = y[row * columns + column];
             switch (reduce) {
                 case ScatterReduction::sum: result = sum; break;
+                case ScatterReduction::prod: result = product; break;
                 case ScatterReduction::mean: result = sum / static_cast<double>(all.size()); break;
                 case ScatterReduction::amax: result = *std::max_element(all.begin(), all.end()); break;
                 case ScatterReduction::amin: result = *std::min_element(all.begin(), all.end()); break;
@@ -144,6 +148,7 @@ void add_scatter_reductions(Table& table) {
         const char* name;
         ScatterReduction reduce;
     } all[] = {{"sum", ScatterReduction::sum},
+               {"prod", ScatterReduction::prod},
                {"mean", ScatterReduction::mean},
                {"amax", ScatterReduction::amax},
                {"amin", ScatterReduction::amin}};
