@@ -63,6 +63,20 @@ void clear(const Parameter& parameter) {
     parameter->zero_();
 }
 
+struct TypedNet {
+    Linear fc{2, 2};
+    ModuleBuffer half{Tensor::zeros({2}, DType::f16)}, count{Tensor::zeros({}, DType::i64)};
+    ModuleBuffer flags{Tensor::zeros({2}, DType::boolean)}, wide{Tensor::zeros({2, 2}, DType::f64)};
+    LOCKSTEP_MEMBERS(fc, half, count, flags, wide)
+    Tensor forward(const Tensor& x) {
+        half->copy_(sum_over_shards(sum(x, 0)));
+        count->copy_(count.tensor() + 1);
+        flags->fill_(1);
+        wide->slice(0, 1, 2).copy_(sum_over_shards(sum(x, 0)));  // the second row
+        return fc(x);
+    }
+};
+
 struct ChosenNet {
     std::vector<AnyModule> layers;
     LOCKSTEP_MEMBERS(layers)
@@ -263,6 +277,17 @@ TEST_CASE("a buffer that forward writes has its new value from the next step on"
             (void)model(x);
             check_close(model->average->to(Device::host()).to_vector<float>(), expected);
         }
+}
+
+TEST_CASE("buffers of every dtype are written by forward, and contiguous parts of them") {
+    DataParallel<TypedNet> model(TypedNet{}, cpu_devices(2), {.shards = 2});
+    SGD sgd(model, {.lr = 0.1});
+    const Tensor x = Tensor::full({4, 2}, 0.5);
+    for (int step = 0; step < 2; ++step) (void)model.step(sgd, x, x, mse_loss).item();
+    CHECK(model->half->to(Device::host()).to(DType::f32).to_vector<float>() == Floats{2, 2});
+    CHECK(model->count->item() == 2);
+    CHECK(model->flags->to(Device::host()).to_vector<bool>() == std::vector<bool>{true, true});
+    CHECK(model->wide->to(Device::host()).to_vector<double>() == std::vector<double>{0, 0, 2, 2});
 }
 
 TEST_CASE("a step that fails does not write the buffers of its forward") {
