@@ -65,6 +65,7 @@ LOCKSTEP_HD_INLINE auto begin_lane(const R& r, std::int64_t output) {
 
 /// Plans of a reduction whose other forms need not be compiled.
 struct OnlyColumns {};  // or jobs of one lane
+struct LongColumns {};  // columns of several lanes or parts
 struct NoColumns {};
 struct AnyPlan {};
 template <class R, class Restriction>
@@ -77,7 +78,7 @@ concept HasPlans = std::is_same_v<typename R::Plans, Restriction>;
 ///   void add(Value&, output, element) const     adds one element; with `begin`, takes a `const Lane&` as output
 ///   void join(Value&, const Value&) const       adds the values that are later in order
 ///   void finish(output, const Value&) const     stores the result
-///   Plans                                       optional: OnlyColumns, NoColumns or AnyPlan
+///   Plans                                       optional: OnlyColumns, LongColumns, NoColumns or AnyPlan
 /// or, in place of `begin` and `add`,
 ///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
 template <class R>
@@ -268,14 +269,15 @@ void enqueue_host_reduction(const Queue& queue, const char* name, const ReducePl
 template <class R>
 void enqueue_reduction(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
                        const Parts<typename R::Value>& parts) {
-    if (plan.lanes == 1 && plan.parts == 1) return launch(queue, name, plan.outputs, ReduceAlone<R>{r, plan});
+    if constexpr (!HasPlans<R, LongColumns>)
+        if (plan.lanes == 1 && plan.parts == 1) return launch(queue, name, plan.outputs, ReduceAlone<R>{r, plan});
 #if defined(__CUDACC__)
     const auto launch_jobs = [&](auto kernel, unsigned blocks) {
         launch_blocks(queue, name, blocks, kernel, R(r), ReducePlan(plan), Parts<typename R::Value>(parts));
     };
     if constexpr (!HasPlans<R, NoColumns>)
         if (plan.columns > 0) return launch_jobs(reduce_columns<R>, blocks_for(plan.column_blocks(), 1));
-    if constexpr (!HasPlans<R, OnlyColumns>) {
+    if constexpr (!HasPlans<R, OnlyColumns> && !HasPlans<R, LongColumns>) {
         constexpr int warp = ReducePlan::warp_threads;
         if (plan.lanes == block_threads)
             launch_jobs(reduce_jobs<block_threads, R>, blocks_for(plan.jobs(), 1));

@@ -93,7 +93,7 @@ struct SoftmaxColumns {
 
 template <class Stored, int width, bool logarithm>
 struct SumExponentialsOfColumns {
-    using Plans = OnlyColumns;
+    using Plans = LongColumns;  // are_short has other kernels
     using T = UpcastType<Stored>;
     struct Value {
         Exponentials<T> of[width];
@@ -192,7 +192,7 @@ struct SoftmaxOfShortColumns {
 /// Sums of dy, or of its product with y.
 template <class Stored, int width, bool logarithm>
 struct SumColumns {
-    using Plans = OnlyColumns;
+    using Plans = LongColumns;  // are_short has other kernels
     using T = UpcastType<Stored>;
     struct Value {
         RunningSum<T> of[width];
