@@ -134,7 +134,7 @@ TEST_CASE("several SaveCheckpoints of a run have their own due steps, kept files
                                         .every_epochs = each,
                                         .at_end = false,
                                         .keep = keep,
-                                        .best = place / ("best of " + file),
+                                        .best = place / ("best of " + file.substr(0, 1)),
                                         .score = "dice"}));
         };
         save("a{step}", 5, 0, 2);
@@ -150,12 +150,10 @@ TEST_CASE("several SaveCheckpoints of a run have their own due steps, kept files
     };
     using Names = std::set<std::string>;
     train(2, "");
-    CHECK(names() ==
-          Names{"a5", "a10", "b2", "c6", "c8", "c10", "best of a{step}", "best of b{epoch}", "best of c{step}"});
+    CHECK(names() == Names{"a5", "a10", "b2", "c6", "c8", "c10", "best of a", "best of b", "best of c"});
     train(4, "b2");
-    CHECK(names() == Names{"a15", "a20", "b2", "b4", "c16", "c18", "c20", "best of a{step}", "best of b{epoch}",
-                           "best of c{step}"});
-    for (const char* best : {"best of a{step}", "best of b{epoch}", "best of c{step}"}) {
+    CHECK(names() == Names{"a15", "a20", "b2", "b4", "c16", "c18", "c20", "best of a", "best of b", "best of c"});
+    for (const char* best : {"best of a", "best of b", "best of c"}) {
         SingleTraining fresh;
         CHECK(load_checkpoint(fresh.model, fresh.sgd, place / best).value().steps == 10);
     }
