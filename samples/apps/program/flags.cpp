@@ -238,15 +238,15 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
     std::vector<std::string> names{"constant",   "step",   "multistep",       "exponential", "linear",
                                    "polynomial", "cosine", "cosine-restarts", "one-cycle"};
     if (evaluates) names.emplace_back("plateau");
-    app.option_defaults()->group(fmt::format("Learning rate (schedules: {})", fmt::join(names, ", ")));
+    app.option_defaults()->group(fmt::format("Learning rate ({})", fmt::join(names, ", ")));
     app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate")
         ->type_name("RATE")
         ->check(is_rate())
         ->default_str(text_of(options.default_lr));
     if (!is_free(app, "--schedule")) return;
     app.add_option("--schedule", options.schedule.name,
-                   evaluates ? "schedule by epochs (one-cycle: by steps; plateau: evaluations)"
-                             : "schedule by epochs (one-cycle: by steps)")
+                   evaluates ? "schedule of the above, by epochs (one-cycle: steps; plateau: evaluations)"
+                             : "schedule of the above, by epochs (one-cycle: steps)")
         ->type_name("NAME")
         ->check(silent(CLI::IsMember(names)))
         ->capture_default_str();

@@ -89,11 +89,14 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
         ->type_name("N")
         ->transform(program::is_whole(2, 512))
         ->capture_default_str();
-    app.option_defaults()->group("Training");
-    app.add_option("--optimizer", flags.optimizer, "rule that updates the weights")
-        ->type_name("adamw|adam|nadam|radam|adamax|lamb|adagrad|adadelta|rmsprop|sgd")
-        ->check(one_of({"adamw", "adam", "nadam", "radam", "adamax", "lamb", "adagrad", "adadelta", "rmsprop", "sgd"}))
+    const std::vector<std::string> optimizers{"adamw", "adam",    "nadam",    "radam",   "adamax",
+                                              "lamb",  "adagrad", "adadelta", "rmsprop", "sgd"};
+    app.option_defaults()->group(fmt::format("Optimizer ({})", fmt::join(optimizers, ", ")));
+    app.add_option("--optimizer", flags.optimizer, "rule of the above that updates the weights")
+        ->type_name("NAME")
+        ->check(one_of(optimizers))
         ->capture_default_str();
+    app.option_defaults()->group("Training");
     app.add_option("--loss", flags.loss, "cross-entropy only, or with the dice per class or pooled")
         ->type_name("ce+dice|ce+pooled-dice|ce")
         ->check(one_of({"ce+dice", "ce+pooled-dice", "ce"}))
