@@ -47,7 +47,7 @@ TEST_CASE("unet reports bad flags in one line") {
     CHECK_THAT(refusal(place, train + "-v 100", 2), contains("leaves none of 12 images to train on; expected less"));
     CHECK_THAT(refusal(place, train + "-b 12", 2),
                contains("--batch-size: 12 images per step, 11 in the training set; expected fewer per step"));
-    CHECK_THAT(refusal(place, train + "-s 0.01", 1), contains("no pixel"));
+    CHECK_THAT(refusal(place, train + "-s 0.01", 1), contains("leaves 0 x 0 pixels"));
     CHECK_THAT(
         refusal(place, train + "-s 0.4", 2),
         contains("--scale 0.4: data/imgs: the images become 12 x 12 (width x height); expected at least 16 x 16"));
@@ -168,7 +168,7 @@ TEST_CASE("unet predict reports bad images and names of masks in one line") {
     std::filesystem::copy_file(place / "data/imgs/shape_00000.jpg", place / "twice/a.jpg");
     std::filesystem::copy_file(place / "data/imgs/shape_00001.jpg", place / "twice/a.jpeg");
     CHECK_THAT(refusal(place, predict + "-i twice -o masks", 2), contains("the same mask file"));
-    CHECK_THAT(refusal(place, predict + "-i data/imgs/shape_00000.jpg -s 0.001", 1), contains("no pixel"));
+    CHECK_THAT(refusal(place, predict + "-i data/imgs/shape_00000.jpg -s 0.001", 1), contains("leaves 0 x 0 pixels"));
     CHECK_THAT(refusal(place, predict + "-i data/imgs -o /proc/none", 1), contains("/proc/none"));
     CHECK_THAT(refusal(place, "train --quiet --width 4 --devices cpu:0 -v 50 --save /proc/none/net", 1),
                contains("/proc/none"));

@@ -245,8 +245,8 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->default_str(text_of(options.default_lr));
     if (!is_free(app, "--schedule")) return;
     app.add_option("--schedule", options.schedule.name,
-                   evaluates ? "schedule of the above, by epochs (one-cycle: steps; plateau: evaluations)"
-                             : "schedule of the above, by epochs (one-cycle: steps)")
+                   evaluates ? "schedule by epochs (one-cycle: by steps; plateau: evaluations)"
+                             : "schedule by epochs (one-cycle: by steps)")
         ->type_name("NAME")
         ->check(silent(CLI::IsMember(names)))
         ->capture_default_str();

@@ -92,7 +92,7 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     const std::vector<std::string> optimizers{"adamw", "adam",    "nadam",    "radam",   "adamax",
                                               "lamb",  "adagrad", "adadelta", "rmsprop", "sgd"};
     app.option_defaults()->group(fmt::format("Optimizer ({})", fmt::join(optimizers, ", ")));
-    app.add_option("--optimizer", flags.optimizer, "rule of the above that updates the weights")
+    app.add_option("--optimizer", flags.optimizer, "rule that updates the weights")
         ->type_name("NAME")
         ->check(one_of(optimizers))
         ->capture_default_str();
