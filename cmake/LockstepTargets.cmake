@@ -47,6 +47,7 @@ if(LOCKSTEP_SANITIZE)
 elseif(LOCKSTEP_PROGRAM_COMPILER)
   set(LOCKSTEP_PROGRAM_OPTIONS -O0)
 endif()
+# lockstep_program_compiler(targets...): compiles their C++ sources with it, if there is one.
 function(lockstep_program_compiler)
   if(LOCKSTEP_PROGRAM_COMPILER)
     set_target_properties(${ARGN} PROPERTIES CXX_COMPILER_LAUNCHER

@@ -1,7 +1,6 @@
 // Functions whose results have sizes that depend on values, and comparisons of whole tensors.
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,21 +11,17 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/eight_devices.h"
 #include "lockstep/tests/fixtures/messages.h"
+#include "lockstep/tests/ops/value_lists.h"
 
 using namespace lockstep;
 
 namespace {
 
-using WholeNumbers = std::vector<std::int64_t>;
-constexpr float infinite = std::numeric_limits<float>::infinity();
-constexpr float undefined = std::numeric_limits<float>::quiet_NaN();
-
-Tensor list_of(const std::vector<float>& values, Device device = {}) {
-    return Tensor::from(values, {static_cast<std::int64_t>(values.size())}, device);
-}
-Tensor whole_list(const WholeNumbers& values, Device device = {}) {
-    return Tensor::from(values, {static_cast<std::int64_t>(values.size())}, device);
-}
+using test::infinite;
+using test::list_of;
+using test::undefined;
+using test::whole_list;
+using test::WholeNumbers;
 
 /// A model whose forward calls a function.
 struct CallsFunction {
