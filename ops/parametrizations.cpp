@@ -20,6 +20,12 @@ Tensor rows_along(const Tensor& weight, int dim) {
 
 }  // namespace
 
+Parameter detail::parameter_in_place_of(const Parameter& weight, const Tensor& value) {
+    Parameter parameter(value.clone());
+    parameter.tensor().requires_grad_(weight.tensor().requires_grad());
+    return parameter;
+}
+
 Tensor detail::norms_of_slices(const Tensor& v, std::optional<int> dim) {
     if (!dim) return norm(v);
     const int kept = wrap_dim(*dim, v.dims(), "WeightNorm");
@@ -35,12 +41,13 @@ Tensor detail::weight_of_direction(const Tensor& length, const Tensor& direction
     return direction * (length / norms_of_slices(direction, dim));
 }
 
-detail::SpectralWeight::SpectralWeight(const Tensor& weight, const SpectralNormOptions& options, int output_dim)
-    : original(weight.clone()),
+detail::SpectralWeight::SpectralWeight(const Parameter& given, const SpectralNormOptions& options, int output_dim)
+    : original(parameter_in_place_of(given, given.tensor().detach())),
       vectors{ModuleBuffer(Tensor::zeros({0})), ModuleBuffer(Tensor::zeros({0}))},
       n_power_iterations(options.n_power_iterations),
-      dim(wrap_dim(options.dim.value_or(output_dim), weight.dims(), "SpectralNorm")),
+      dim(wrap_dim(options.dim.value_or(output_dim), given->dims(), "SpectralNorm")),
       eps(options.eps) {
+    const Tensor weight = given.tensor().detach();
     require_positive("SpectralNorm", "n_power_iterations", n_power_iterations);
     if (weight.dims() < 2)
         throw InvalidArgument(fmt::format("SpectralNorm: the weight has the shape {}; expected at least two dimensions",

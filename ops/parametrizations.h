@@ -61,6 +61,8 @@ protected:
     }
 };
 
+/// A parameter with a copy of `value`, which is trainable if `weight` is.
+Parameter parameter_in_place_of(const Parameter& weight, const Tensor& value);
 /// The norm of v, or of each of its slices along `dim`.
 Tensor norms_of_slices(const Tensor& v, std::optional<int> dim);
 /// length direction / |direction|.
@@ -91,7 +93,7 @@ namespace detail {
 
 /// A weight that is divided by its largest singular value.
 struct SpectralWeight {
-    SpectralWeight(const Tensor& weight, const SpectralNormOptions& options, int output_dim);
+    SpectralWeight(const Parameter& weight, const SpectralNormOptions& options, int output_dim);
 
     Parameter original;
     SingularVectors vectors;
@@ -125,7 +127,8 @@ inline constexpr int output_dim =
 }  // namespace detail
 
 /// A layer whose weight is g v / |v|, with a length g for each slice along `dim`, or one for all elements if `dim` is
-/// std::nullopt. The parameters are PyTorch's: parametrizations.weight.original0 is g, original1 is v.
+/// std::nullopt. The parameters are PyTorch's: parametrizations.weight.original0 is g, original1 is v. They are frozen
+/// if the weight of the given layer is.
 /// torch.nn.utils.parametrizations.weight_norm.
 ///
 ///     ls::WeightNorm<ls::Conv2d> conv{ls::Conv2d(3, 16, 3)};
@@ -133,8 +136,9 @@ template <class Layer>
 struct WeightNorm : detail::ComputedWeight<Layer> {
     explicit WeightNorm(const Layer& layer, std::optional<int> along = 0)
         : detail::ComputedWeight<Layer>(layer),
-          parametrizations{{Parameter(detail::norms_of_slices(layer.weight.tensor().detach(), along)),
-                            Parameter(layer.weight.tensor().detach().clone())}},
+          parametrizations{{detail::parameter_in_place_of(
+                                layer.weight, detail::norms_of_slices(layer.weight.tensor().detach(), along)),
+                            detail::parameter_in_place_of(layer.weight, layer.weight.tensor().detach())}},
           dim(along) {}
 
     detail::Parametrizations<detail::LengthAndDirection> parametrizations;
@@ -165,15 +169,15 @@ struct WeightNorm : detail::ComputedWeight<Layer> {
 /// A layer whose weight is divided by its largest singular value, as a matrix with the outputs as rows. In training,
 /// every forward improves the estimate of that value by `n_power_iterations`; the singular vectors are buffers, which
 /// change when the step commits. They have PyTorch's names: parametrizations.weight.original, parametrizations.weight.
-/// 0._u and 0._v. torch.nn.utils.parametrizations.spectral_norm.
+/// 0._u and 0._v. The parameter is frozen if the weight of the given layer is.
+/// torch.nn.utils.parametrizations.spectral_norm.
 ///
 ///     ls::SpectralNorm<ls::Linear> fc{ls::Linear(64, 1)};
 template <class Layer>
 struct SpectralNorm : detail::ComputedWeight<Layer> {
     explicit SpectralNorm(const Layer& layer, const SpectralNormOptions& options = {})
         : detail::ComputedWeight<Layer>(layer),
-          parametrizations{detail::SpectralWeight(layer.weight.tensor().detach(), options, detail::output_dim<Layer>)} {
-    }
+          parametrizations{detail::SpectralWeight(layer.weight, options, detail::output_dim<Layer>)} {}
 
     detail::Parametrizations<detail::SpectralWeight> parametrizations;
     bool training = true;

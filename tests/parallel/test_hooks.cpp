@@ -1,6 +1,7 @@
 // Hooks of layers, parametrized weights, and buffers that forward writes, in eager use and in steps.
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,14 @@ struct HookedNet {
     ModuleBuffer seen{Tensor::zeros({2})};
     LOCKSTEP_MEMBERS(fc, seen)
     Tensor forward(const Tensor& x) { return fc(x); }
+};
+
+struct FrozenNet {
+    WeightNorm<Linear> first;
+    SpectralNorm<Linear> second;
+    Linear last{2, 1};
+    LOCKSTEP_MEMBERS(first, second, last)
+    Tensor forward(const Tensor& x) { return last(first(x) + second(x)); }
 };
 
 /// The average of all rows so far.
@@ -360,6 +369,39 @@ TEST_CASE("spectral_norm divides by the largest singular value, which steps of t
     const SpectralNorm<ConvTranspose2d> transposed(ConvTranspose2d(2, 3, 2));
     CHECK(transposed.parametrizations.weight.vectors._u->shape() == Shape{3});
     CHECK(transposed.parametrizations.weight.vectors._v->shape() == Shape{8});
+}
+
+TEST_CASE("a frozen weight remains frozen when it is parametrized") {
+    const auto flags = [](auto& module) {
+        std::string text;
+        for (const NamedTensor& named : named_tensors(module))
+            text += named.member->tensor().requires_grad() ? '1' : '0';
+        return text;
+    };
+    Linear linear(3, 2);
+    linear.weight.tensor().requires_grad_(false);
+    Conv2d conv(2, 3, 2);
+    conv.weight.tensor().requires_grad_(false);
+    conv.bias->tensor().requires_grad_(false);
+    WeightNorm<Linear> lengths(linear);
+    WeightNorm<Conv2d> one_length(conv, std::nullopt);
+    SpectralNorm<Linear> spectral(linear);
+    SpectralNorm<Hooked<Conv2d>> hooked((Hooked<Conv2d>(conv)));
+    CHECK(flags(lengths) == "100");  // bias, length, direction
+    CHECK(flags(one_length) == "000");
+    CHECK(flags(spectral) == "1000");  // bias, weight, singular vectors
+    CHECK(flags(hooked) == "0000");
+
+    DataParallel<FrozenNet> model(FrozenNet{lengths, spectral}, cpu_devices(2));
+    SGD sgd(model, {.lr = 0.1});
+    for (int step = 0; step < 2; ++step) model.step(sgd, Tensor::ones({4, 3}), Tensor::zeros({4, 1}), mse_loss);
+    model.synchronize();
+    const auto same = [](const Tensor& a, const Tensor& b) { return a.to_vector<float>() == b.to_vector<float>(); };
+    const auto& [length, direction] = lengths.parametrizations.weight;
+    CHECK(same(model->first.parametrizations.weight.original0, length));
+    CHECK(same(model->first.parametrizations.weight.original1, direction));
+    CHECK(same(model->second.parametrizations.weight.original, spectral.parametrizations.weight.original));
+    CHECK_FALSE(same(model->first.bias->tensor(), lengths.bias->tensor()));
 }
 
 TEST_CASE("steps of parametrized layers are those of eager training, on any number of devices") {
