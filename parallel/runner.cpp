@@ -16,6 +16,18 @@ namespace {
 
 constexpr std::size_t max_in_flight = 3;  // losses of older steps can be read without waiting
 
+/// Sets a flag while it lives.
+class FlagScope {
+public:
+    explicit FlagScope(bool& flag) : flag_(flag) { flag_ = true; }
+    FlagScope(const FlagScope&) = delete;
+    FlagScope& operator=(const FlagScope&) = delete;
+    ~FlagScope() { flag_ = false; }
+
+private:
+    bool& flag_;
+};
+
 /// Field of a state whose run was stopped at a pause, before the hooks were called.
 constexpr const char* pending_pause = "pause left";
 
@@ -199,13 +211,7 @@ std::string Runner::suffix_for(const std::string& name) {
 
 void Runner::run() {
     if (running_) throw InvalidArgument("Runner: run was called by a hook of this run; expected a call after its end");
-    struct Running {
-        explicit Running(bool& on) : flag(on) { flag = true; }
-        Running(const Running&) = delete;
-        Running& operator=(const Running&) = delete;
-        ~Running() { flag = false; }
-        bool& flag;
-    } const running(running_);
+    const FlagScope running(running_);
     state_.batch_size = types_->order().batch_size;
     const auto now = facts();
     for (const auto& [name, value] : now) state_.fields.try_emplace(detail::fact + name, value);
@@ -251,23 +257,18 @@ void Runner::train_epoch() {
 void Runner::train_batches(std::optional<std::int64_t> last_step) {
     last_step_ = last_step;
     stop_.reset();
-    reports_ = false;
     throughput_->resume();
     types_->train(state_.epoch, state_.batch, *this);
     types_->engine().synchronize();
     throughput_->pause();
     while (!unreported_.empty()) report_step();
     if (!stop_) stop_ = types_->engine().sync_stop(wish());
-    state_.steps = static_cast<std::uint64_t>(steps_);
-    state_.batch = steps_ - first_step_;
     stopped_ = stop_;
 }
 
 bool Runner::begin_step() {
     if (last_step_ && steps_ >= *last_step_) return false;
     if ((stop_ = types_->engine().poll_stop(wish()))) return false;
-    state_.steps = static_cast<std::uint64_t>(steps_);
-    state_.batch = steps_ - first_step_;
     each(&RunHook::save_if_due);
     each(&RunHook::before_step);
     return true;
@@ -279,6 +280,8 @@ void Runner::end_step(std::int64_t rows, StepLoss loss) {
           options_.step.rates ? options_.step.rates->gain() : 1},
          loss});
     ++steps_;
+    state_.steps = static_cast<std::uint64_t>(steps_);
+    state_.batch = steps_ - first_step_;
     if (throughput_->step()) {
         types_->engine().synchronize();
         throughput_->resume();
@@ -291,10 +294,9 @@ void Runner::report_step() {
     unreported_.pop_front();
     step.loss = loss.item();
     throughput_->done(step.rows);
-    reports_ = true;
+    const FlagScope reports(reports_);
     const std::size_t count = hooks_.size();
     for (std::size_t i = 0; i < count; ++i) hooks_[i]->after_step(*this, step);
-    reports_ = false;
 }
 
 std::optional<int> Runner::wish() const {
@@ -317,8 +319,15 @@ void Runner::pause() {
 
 std::optional<std::int64_t> Runner::next_pause() const {
     std::optional<std::int64_t> first = options_.steps;
-    for (const auto& hook : hooks_)
-        if (const auto pause = hook->next_pause(*this)) first = std::min(*pause, first.value_or(*pause));
+    for (const auto& hook : hooks_) {
+        const auto pause = hook->next_pause(*this);
+        if (!pause) continue;
+        if (*pause <= steps_)
+            throw InvalidArgument(
+                fmt::format("Runner: next_pause of a hook returned {} after {} steps; expected a later step or nullopt",
+                            *pause, steps_));
+        first = std::min(*pause, first.value_or(*pause));
+    }
     return first;
 }
 
@@ -334,8 +343,14 @@ void Runner::save(CheckpointWriter& writer, const std::vector<std::filesystem::p
 
 /// Hooks, scaler and rates write their resume data to the state. Hooks are called for all steps that it counts.
 void Runner::prepare_to_save() {
-    while (!unreported_.empty() && !reports_) report_step();
-    each(&RunHook::before_save);
+    if (reports_ || prepares_)
+        throw InvalidArgument(fmt::format("Runner: save was called in {}; expected a call between steps",
+                                          reports_ ? "after_step" : "before_save"));
+    while (!unreported_.empty()) report_step();
+    {
+        const FlagScope prepares(prepares_);
+        each(&RunHook::before_save);
+    }
     if (options_.step.scaler) store_scaler(*options_.step.scaler, state_);
     if (!options_.step.rates) return;
     types_->engine().synchronize();

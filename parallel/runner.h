@@ -79,7 +79,8 @@ public:
         static_cast<void>(run);
         static_cast<void>(step);
     }
-    /// Number of steps after which the run pauses next, greater than that of state(); nullopt: never.
+    /// Number of steps after which the run pauses next; nullopt: never. The run throws InvalidArgument unless it is
+    /// greater than that of state().
     virtual std::optional<std::int64_t> next_pause(const Runner& run) const {
         static_cast<void>(run);
         return std::nullopt;
@@ -218,9 +219,10 @@ public:
     /// ends all of them after the same step, with the same answer here.
     std::optional<int> stopped() const { return stopped_; }
 
-    /// Calls save_checkpoint with model, optimizer and state. Only between steps.
+    /// Calls save_checkpoint with model, optimizer and state. Between steps or before a step; throws InvalidArgument in
+    /// `after_step`, when later steps are in flight, and in `before_save`.
     void save(const std::filesystem::path& checkpoint);
-    /// Saves the result of all steps so far in the background with `writer`. Only between steps or before a step.
+    /// Saves the result of all steps so far in the background with `writer`. Throws InvalidArgument in the same cases.
     void save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints);
 
 private:
@@ -262,6 +264,7 @@ private:
     std::optional<std::int64_t> last_step_;  // end of the steps that are being made
     std::optional<int> stop_;                // reason for an earlier end
     bool reports_ = false;                   // within after_step
+    bool prepares_ = false;                  // within before_save
     std::unique_ptr<Throughput> throughput_;
     std::deque<std::pair<StepReport, StepLoss>> unreported_;
 };

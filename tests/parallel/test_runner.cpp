@@ -3,11 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +25,8 @@
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/checkpoints.h"
+#include "lockstep/tests/fixtures/files.h"
+#include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/fixtures/ranks.h"
 
 using namespace lockstep;
@@ -241,6 +248,88 @@ TEST_CASE("a hook that runs or resumes its own run is rejected") {
         runner.run();
         CHECK(runner.state().steps == 10);
     }
+}
+
+TEST_CASE("a hook that saves while steps are in flight or before_save runs is rejected") {
+    struct Saves : RunHook {
+        explicit Saves(std::filesystem::path to) : file(std::move(to)) {}
+        void before_save(Runner& run) override {
+            CHECK_THAT(message_of<InvalidArgument>([&] { run.save(file); }),
+                       contains("save was called in before_save"));
+            CHECK_THAT(message_of<InvalidArgument>([&] { run.save(writer, {file}); }), contains("in before_save"));
+        }
+        void after_step(Runner& run, const StepReport&) override {
+            CHECK_THAT(message_of<InvalidArgument>([&] { run.save(file); }), contains("save was called in after_step"));
+            CHECK_THAT(message_of<InvalidArgument>([&] { run.save(writer, {file}); }), contains("in after_step"));
+        }
+        void before_step(Runner& run) override {
+            if (run.state().steps == 7) run.save(file);
+        }
+        std::filesystem::path file;
+        CheckpointWriter writer;
+    };
+    const TemporaryDirectory place;
+    SingleTraining whole;
+    auto runner = whole.runner({.epochs = 3});
+    runner.add(Saves(place / "net"));
+    runner.run();
+    SingleTraining resumed;
+    auto second = resumed.runner({.epochs = 3});
+    const RunState state = load_checkpoint(resumed.model, resumed.sgd, place / "net").value();
+    CHECK(state.steps == 7);
+    second.resume_from(state);
+    second.run();
+    CHECK(resumed.weights() == whole.weights());
+}
+
+TEST_CASE("a run whose hook threw continues where it ended when it is called again") {
+    SingleTraining whole;
+    whole.runner({.epochs = 3}).run();
+    for (const bool after : {true, false})
+        for (const std::int64_t at : {0, 4, 6, 13, 14}) {
+            CAPTURE(after, at);
+            struct Throws : RunHook {
+                Throws(std::int64_t step, bool reported) : at(step), after(reported) {}
+                void after_step(Runner& run, const StepReport& step) override {
+                    CHECK(static_cast<std::int64_t>(run.state().steps) > step.step);
+                    if (after && step.step == at) throw std::runtime_error("planted");
+                }
+                void before_step(Runner& run) override {
+                    if (!after && static_cast<std::int64_t>(run.state().steps) == at)
+                        if (!std::exchange(thrown, true)) throw std::runtime_error("planted");
+                }
+                std::int64_t at;
+                bool after, thrown = false;
+            };
+            SingleTraining training;
+            auto runner = training.runner({.epochs = 3});
+            runner.add(Throws(at, after));
+            CHECK_THROWS_WITH(runner.run(), "planted");
+            CHECK(training.model.engine().steps_done() == runner.state().steps);
+            runner.run();
+            CHECK(training.model.engine().steps_done() == 15);
+            CHECK(training.weights() == whole.weights());
+        }
+}
+
+TEST_CASE("a hook that asks for a pause in the past is rejected instead of being called for ever") {
+    struct PausesAt : RunHook {
+        explicit PausesAt(std::int64_t step) : at(step) {}
+        std::optional<std::int64_t> next_pause(const Runner&) const override { return at; }
+        std::int64_t at;
+    };
+    for (const std::int64_t at : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{3}}) {
+        SingleTraining training;
+        auto runner = training.runner({.epochs = 3});
+        runner.add(PausesAt(at));
+        CHECK_THAT(message_of<InvalidArgument>([&] { runner.run(); }),
+                   contains(fmt::format("next_pause of a hook returned {} after {} steps", at,
+                                        std::max(std::int64_t{0}, at))));
+    }
+    SingleTraining training;
+    auto runner = training.runner({.epochs = 3});
+    runner.add(PausesAt((std::numeric_limits<std::int64_t>::max)()));
+    CHECK_NOTHROW(runner.run());
 }
 
 TEST_CASE("a step is reported with the rates that it used") {
