@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/events/encoding.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/round_up.h"
@@ -62,6 +63,35 @@ std::optional<std::vector<std::uint64_t>> integers_in(std::string_view text) {
         at = next;
     }
     return all;
+}
+
+/// The file that is written: without links and dots where directories exist.
+std::string written_file(const std::filesystem::path& file) {
+    std::error_code failed;
+    std::filesystem::path found = std::filesystem::absolute(internal::followed(file), failed);
+    if (!failed) found = std::filesystem::weakly_canonical(found, failed);
+    return (failed ? file.lexically_normal() : found).string();
+}
+
+/// Whether `name` is `pattern` with numbers in place of "{epoch}" and "{step}".
+bool is_instance(std::string_view pattern, std::string_view name) {
+    constexpr std::string_view epoch = "{epoch}", step = "{step}";
+    const std::size_t at = std::min(pattern.find(epoch), pattern.find(step));
+    if (at == std::string_view::npos) return pattern == name;
+    if (name.substr(0, at) != pattern.substr(0, at)) return false;
+    pattern.remove_prefix(at + (pattern.substr(at).starts_with(epoch) ? epoch.size() : step.size()));
+    for (name.remove_prefix(at); !name.empty() && name.front() >= '0' && name.front() <= '9';) {
+        name.remove_prefix(1);
+        if (is_instance(pattern, name)) return true;
+    }
+    return false;
+}
+
+/// Whether a checkpoint of `pattern` has a file in common with the checkpoint `file`.
+bool shares_files(const std::filesystem::path& pattern, const std::filesystem::path& file) {
+    const std::string of_pattern = written_file(pattern), of_file = written_file(file);
+    return is_instance(of_pattern, of_file) || is_instance(resume_path(of_pattern).string(), of_file) ||
+           is_instance(of_pattern, resume_path(of_file).string());
 }
 
 bool has_number(const std::filesystem::path& file) {
@@ -126,10 +156,17 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
                 "replaced by each newer one",
                 option, file.string()));
     }
-    if (!options_.best.empty() && (options_.best == options_.file || options_.best == options_.interrupted))
-        throw InvalidArgument(
-            fmt::format("SaveCheckpoints: {} is the file of the best checkpoint and of another one; expected two names",
-                        options_.best.string()));
+    const auto require_apart = [](const char* option, const std::filesystem::path& file, const char* other_option,
+                                  const std::filesystem::path& other) {
+        if (!file.empty() && !other.empty() && shares_files(other, file))
+            throw InvalidArgument(fmt::format(
+                "SaveCheckpoints: {} is {} and {} is {}, which can be the same file; expected different files", option,
+                file.string(), other_option, other.string()));
+    };
+    require_apart("best", options_.best, "file", options_.file);
+    require_apart("best", options_.best, "interrupted", options_.interrupted);
+    if (written_file(options_.interrupted) != written_file(options_.file))
+        require_apart("interrupted", options_.interrupted, "file", options_.file);
 }
 
 /// Field of the state that lists the existing files, by numbers, so that a checkpoint cannot name other files.

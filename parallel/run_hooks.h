@@ -47,7 +47,8 @@ struct SaveCheckpointsOptions {
     bool at_end = true;             ///< saves at the end of the run, even if it was stopped
     /// Number of newest files of this run to retain; 0: all. A resumed run counts the files from before the resume.
     std::size_t keep = 0;
-    /// Additional file for the checkpoint with the best `score`, without "{epoch}" and "{step}"; empty: none.
+    /// Additional file for the checkpoint with the best `score`, without "{epoch}" and "{step}"; empty: none. Neither
+    /// it nor its run state may be a file that `file` or `interrupted` can name.
     std::filesystem::path best = {};
     std::string score = {};        ///< name of an Evaluation that was added before this hook
     bool higher_is_better = true;  ///< whether a higher score is better

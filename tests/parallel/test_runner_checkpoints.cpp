@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/lr_schedules.h"
@@ -67,8 +70,54 @@ TEST_CASE("the newest checkpoints and the best one are kept, with their scores")
                test::contains("best is best{step}; expected a name without {epoch} and {step}"));
     CHECK_THAT(refused({.file = "net", .best = "{epoch}/best", .score = "dice"}), test::contains("{epoch}/best"));
     CHECK_THAT(refused({.file = "net{epoch}", .interrupted = "stop{epoch}"}), test::contains("interrupted is stop{"));
-    CHECK_THAT(refused({.file = "net", .best = "net", .score = "dice"}), test::contains("expected two names"));
-    CHECK_THAT(refused({.file = "net", .best = "b", .score = "dice", .interrupted = "b"}), test::contains("two names"));
+    CHECK_THAT(refused({.file = "net", .best = "net", .score = "dice"}), test::contains("expected different files"));
+    CHECK_THAT(refused({.file = "net", .best = "b", .score = "dice", .interrupted = "b"}),
+               test::contains("best is b and interrupted is b"));
+}
+
+TEST_CASE("checkpoints of different purposes have no file in common, however their names are written") {
+    const test::TemporaryDirectory place;
+    std::filesystem::create_directory(place / "runs");
+    std::filesystem::create_directory_symlink(place / "runs", place / "link");
+    std::filesystem::create_symlink(place / "runs/net", place / "runs/best");
+    const auto with_best = [&](const char* file, const char* best) {
+        return [&place, file, best] { SaveCheckpoints({.file = place / file, .best = place / best, .score = "dice"}); };
+    };
+    for (const auto& [file, best] :
+         std::vector<std::pair<const char*, const char*>>{{"runs/net", "runs/./net"},
+                                                          {"runs/net", "runs/../runs/net"},
+                                                          {"runs/net", "link/net"},
+                                                          {"runs/net", "runs/best"},  // a link
+                                                          {"runs/net", "runs/net.resume"},
+                                                          {"runs/net.resume", "runs/net"},
+                                                          {"runs/net{epoch}", "runs/net12"},
+                                                          {"link/net{epoch}-{step}.st", "runs/net1-20.st"},
+                                                          {"runs/{step}/net", "runs/7/net"},
+                                                          {"runs/net{step}", "runs/net3.resume"},
+                                                          {"runs/net{step}{epoch}", "runs/net34"}}) {
+        CAPTURE(file, best);
+        CHECK_THAT(message_of<InvalidArgument>(with_best(file, best)), test::contains("can be the same file"));
+        CHECK_THAT(
+            message_of<InvalidArgument>([&, file = file, best = best] {
+                SaveCheckpoints(
+                    {.file = place / "other", .best = place / best, .score = "dice", .interrupted = place / file});
+            }),
+            test::contains(std::string_view(file).find('{') != std::string_view::npos ? "expected a name without"
+                                                                                      : "can be the same file"));
+    }
+    for (const auto& [file, best] :
+         std::vector<std::pair<const char*, const char*>>{{"runs/net", "runs/net2"},
+                                                          {"runs/net{epoch}", "runs/net"},
+                                                          {"runs/net{epoch}", "runs/net1a"},
+                                                          {"runs/net{epoch}", "net1"},
+                                                          {"runs/net-{step}", "runs/net1"}}) {
+        CAPTURE(file, best);
+        CHECK_NOTHROW(with_best(file, best)());
+    }
+    CHECK_THAT(message_of<InvalidArgument>(
+                   [&] { SaveCheckpoints({.file = place / "net{step}", .keep = 2, .interrupted = place / "net8"}); }),
+               test::contains("interrupted is"));
+    CHECK_NOTHROW(SaveCheckpoints({.file = place / "net", .interrupted = place / "net"}));
 }
 
 TEST_CASE("a damaged list of kept checkpoints is an error before the first step") {
