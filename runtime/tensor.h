@@ -241,6 +241,9 @@ public:
     /// Calls `hook` with the gradient once it is complete; for a leaf, right before it is stored. Hooks of a wrapped
     /// model's parameters are called when a program is traced, with a symbolic gradient; a new hook makes new programs.
     void register_hook(std::function<void(const Tensor& gradient)> hook) const;
+    /// A hook that returns a value does not compile: it cannot replace the gradient, as it does in PyTorch.
+    template <class Hook>
+    requires(!std::is_void_v<std::invoke_result_t<Hook&, const Tensor&>>) void register_hook(Hook hook) const = delete;
     /// Number of writes to the storage.
     std::uint64_t version() const;
 

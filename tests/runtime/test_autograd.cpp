@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
@@ -33,6 +34,12 @@ Floats weights(std::int64_t count) {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 13) % 17) - 8;
     return values;
 }
+
+/// Whether Tensor::register_hook takes such a hook.
+template <class Hook>
+concept RegistersHook = requires(const Tensor& x, Hook hook) {
+    x.register_hook(hook);
+};
 
 }  // namespace
 
@@ -188,6 +195,23 @@ TEST_CASE("hooks receive the complete gradient once, and a leaf's hook runs righ
     CHECK(x.grad().to_vector<float>() == Floats{21, 39});
     CHECK(contains(refusal([&] { x.detach().register_hook([](const Tensor&) {}); }), "does not require"));
     CHECK(contains(refusal([&] { x.register_hook({}); }), "no function"));
+}
+
+TEST_CASE("hooks that return a gradient, which would be ignored, do not compile") {
+    const auto replaces = [](const Tensor& gradient) { return gradient * 2; };
+    const auto may_replace = [](const auto& gradient) { return std::optional<Tensor>(gradient); };
+    const auto by_value = [](Tensor gradient) { return gradient; };
+    const auto observes = [](const Tensor&) {};
+    const auto observes_anything = [](const auto&) {};
+    STATIC_REQUIRE_FALSE(RegistersHook<decltype(replaces)>);
+    STATIC_REQUIRE_FALSE(RegistersHook<decltype(may_replace)>);
+    STATIC_REQUIRE_FALSE(RegistersHook<decltype(by_value)>);
+    STATIC_REQUIRE_FALSE(RegistersHook<std::function<Tensor(const Tensor&)>>);
+    STATIC_REQUIRE_FALSE(RegistersHook<Tensor (*)(const Tensor&)>);
+    STATIC_REQUIRE(RegistersHook<decltype(observes)>);
+    STATIC_REQUIRE(RegistersHook<decltype(observes_anything)>);
+    STATIC_REQUIRE(RegistersHook<std::function<void(const Tensor&)>>);
+    STATIC_REQUIRE(RegistersHook<void (*)(Tensor)>);
 }
 
 TEST_CASE("a sink receives the gradients of leaves as they are completed") {
