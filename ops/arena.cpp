@@ -127,6 +127,7 @@ void ParameterStore::move_to_arenas(std::vector<ArenaLayout>& layouts, std::vect
             const Tensor& outside = segment.members.front()->tensor();
             inside.copy_(outside);
             inside.requires_grad_(outside.requires_grad());
+            inside.impl()->leaf_hooks = outside.impl()->leaf_hooks;
             segment.members.front()->rebind(inside);
             held_.emplace_back(segment.name, detail::HeldValue(*segment.members.front()));
             segment.tensor = inside;

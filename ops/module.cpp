@@ -209,6 +209,7 @@ void replace_values(const std::vector<NamedTensor>& tensors, Change change) {
         const Tensor fresh = change(value);
         if (fresh.impl() == value.impl()) continue;
         fresh.requires_grad_(value.requires_grad());
+        fresh.impl()->leaf_hooks = value.impl()->leaf_hooks;
         if (const Tensor gradient = value.grad(); gradient.defined()) fresh.set_grad(change(gradient));
         changed.emplace_back(named.member, fresh);
     }

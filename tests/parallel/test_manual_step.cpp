@@ -292,6 +292,34 @@ TEST_CASE("hooks receive a parameter's gradient while the program is traced") {
     CHECK(text.find("a value is read inside forward") != std::string::npos);
 }
 
+TEST_CASE("a hook of a parameter remains when the model is moved, wrapped or given to an optimizer") {
+    const ConvNetBatch batch = make_batch(8);
+    int calls = 0;
+    const auto hooked = [&calls] {
+        calls = 0;
+        ConvNet net;
+        net.fc1.weight->register_hook([&calls](const ls::Tensor&) { ++calls; });
+        return net;  // a copy would have no hooks, as a deep copy in PyTorch
+    };
+    ConvNet converted = hooked();
+    ls::to(converted, ls::DType::f64);
+    ls::sum(ls::square(converted.fc1.weight.tensor())).backward();
+    CHECK(calls == 1);
+    ConvNet moved = hooked();
+    ls::to(moved, ls::Device::cpu(0));
+    ls::sum(ls::square(moved.fc1.weight.tensor())).backward();
+    CHECK(calls == 1);
+    ConvNet plain = hooked();
+    ls::SGD optimizer(plain, {.lr = 0.1});
+    ls::sum(ls::square(plain.fc1.weight.tensor())).backward();
+    CHECK(calls == 1);
+    ls::DataParallel<ConvNet> model(hooked(), cpu_devices(2));
+    ls::SGD sgd(model, {.lr = 0.1});
+    for (int i = 0; i < 3; ++i) model.step(sgd, batch.images, batch.labels, ls::nll_loss);
+    model.synchronize();
+    CHECK(calls >= 1);
+}
+
 namespace {
 struct Mixed {
     ls::Linear a{4, 3}, b{3, 2};
