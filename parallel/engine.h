@@ -123,11 +123,11 @@ public:
     /// Waits for all steps. Throws their errors, and errors that eager calls found in inputs and gradients of the model
     /// (see Tensor).
     void synchronize();
-    /// Agrees on whether training ends before the next step, and why: a signal's number, or 0 for the program's own
-    /// request. Each process calls it before each of its steps with its request (nullopt: continue). All processes get
-    /// the same answer before the same step, at most four steps after the first request. Requests are exchanged with
-    /// the status report of each step, at no extra communication. If there are several requests, the largest number is
-    /// returned. Without a job the answer is immediate.
+    /// Agrees on whether training ends before the next step, and why: a signal's number, 0 for the program's own
+    /// request, or stopped_by_token. Each process calls it before each of its steps with its request (nullopt:
+    /// continue). All processes get the same answer before the same step, at most four steps after the first request.
+    /// Requests are exchanged with the status report of each step, at no extra communication. If there are several
+    /// requests, the largest number is returned. Without a job the answer is immediate.
     std::optional<int> poll_stop(std::optional<int> why);
     /// Same agreement between two steps, with an immediate answer. Waits for all steps. Collective.
     std::optional<int> sync_stop(std::optional<int> why);

@@ -100,7 +100,7 @@ bool has_number(const std::filesystem::path& file) {
 
 }  // namespace
 
-Evaluation::Evaluation(std::string name, std::function<double()> evaluate, int per_epoch)
+Evaluation::Evaluation(std::string name, std::function<std::optional<double>()> evaluate, int per_epoch)
     : name_(std::move(name)), evaluate_(std::move(evaluate)), per_epoch_(per_epoch) {
     internal::require_utf8(name_, "Evaluation: the name");
     if (per_epoch < 1)
@@ -125,7 +125,8 @@ std::optional<std::int64_t> Evaluation::next_pause(const Runner& run) const {
 
 bool Evaluation::is_due(const Runner& run) const {
     const RunState& state = run.state();
-    if (run.is_over()) return run.stopped().value_or(0) == 0;
+    if (run.stopped().value_or(0) != 0) return false;
+    if (run.is_over()) return true;
     if (state.batch == 0) return true;
     for (std::int64_t i = 1; i < per_epoch_; ++i)
         if (mark(run, i) == state.batch && state.batch < run.batches_per_epoch()) return true;
@@ -133,7 +134,11 @@ bool Evaluation::is_due(const Runner& run) const {
 }
 
 void Evaluation::evaluate(Runner& run) {
-    if (is_due(run) && !fresh_score(run, name_)) run.set_score(name_, evaluate_());
+    if (!is_due(run) || fresh_score(run, name_)) return;
+    if (const std::optional<double> score = evaluate_())
+        run.set_score(name_, *score);
+    else
+        run.interrupt_evaluation();
 }
 
 SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std::move(options)) {

@@ -18,13 +18,14 @@
 namespace lockstep {
 
 /// Computes a score `per_epoch` times an epoch, at even intervals, the last time at the epoch's end. A run that ends
-/// within an epoch is also evaluated at its end, unless a signal stopped it. Two evaluations of a run with the same
-/// name are an error (InvalidArgument).
+/// within an epoch is also evaluated at its end, unless a signal or a stop token stopped it. Two evaluations of a run
+/// with the same name are an error (InvalidArgument).
 class Evaluation : public RunHook {
 public:
-    /// `evaluate` is called on all ranks, and may change the model's mode. Throws InvalidArgument unless the name is
-    /// UTF-8, in which checkpoints store it, and `per_epoch` is at least 1.
-    Evaluation(std::string name, std::function<double()> evaluate, int per_epoch = 1);
+    /// `evaluate` is called on all ranks, and may change the model's mode. It returns nullopt, on all ranks, if a stop
+    /// token has interrupted it: the run then ends, and the run that resumes it evaluates again. Throws InvalidArgument
+    /// unless the name is UTF-8, in which checkpoints store it, and `per_epoch` is at least 1.
+    Evaluation(std::string name, std::function<std::optional<double>()> evaluate, int per_epoch = 1);
     void before_run(Runner& run) override;
     std::optional<std::int64_t> next_pause(const Runner& run) const override;
     void evaluate(Runner& run) override;
@@ -34,7 +35,7 @@ private:
     /// The batch of an epoch after which evaluation `number` is due.
     std::int64_t mark(const Runner& run, std::int64_t number) const;
     std::string name_;
-    std::function<double()> evaluate_;
+    std::function<std::optional<double>()> evaluate_;
     int per_epoch_;
 };
 
@@ -52,7 +53,8 @@ struct SaveCheckpointsOptions {
     std::filesystem::path best = {};
     std::string score = {};        ///< name of an Evaluation that was added before this hook
     bool higher_is_better = true;  ///< whether a higher score is better
-    /// File to save to instead of `file` if a signal stops the run, a name as that of `best`; empty: `file`.
+    /// File to save to instead of `file` if a signal or a stop token stops the run, a name as that of `best`; empty:
+    /// `file`.
     std::filesystem::path interrupted = {};
 };
 

@@ -239,16 +239,22 @@ void Runner::train_epoch() {
         const auto next = next_pause();
         train_batches(next);
         if (!next || steps_ < *next) continue;
-        if (is_stopped_by_signal())
+        if (is_interrupted())
             state_.fields[pending_pause] = "1";
         else
             pause();
     }
     // After a signal, the end of an epoch is handled by the run that resumes this one.
-    if (!epoch_is_over() || is_stopped_by_signal()) return;
+    if (!epoch_is_over() || is_interrupted()) return;
+    const std::int64_t batches = state_.batch;
     ++state_.epoch;
     state_.batch = 0;
     each(&RunHook::evaluate);
+    if (is_interrupted()) {
+        --state_.epoch;
+        state_.batch = batches;
+        return;
+    }
     each(&RunHook::after_epoch);
     each(&RunHook::save_if_due);
 }
@@ -300,8 +306,9 @@ void Runner::report_step() {
 }
 
 std::optional<int> Runner::wish() const {
-    const std::optional<int> signal = signals_ ? signals_->signal() : std::nullopt;
-    return signal || !ended_ ? signal : 0;
+    if (const auto signal = signals_ ? signals_->signal() : std::nullopt) return signal;
+    if (ended_) return 0;
+    return token_.stop_requested() ? std::optional(stopped_by_token) : std::nullopt;
 }
 
 /// A hook may add other hooks, which may move the vector but not the hooks.
@@ -313,6 +320,10 @@ void Runner::each(Call call) {
 void Runner::pause() {
     state_.fields.erase(pending_pause);
     each(&RunHook::evaluate);
+    if (is_interrupted()) {
+        state_.fields[pending_pause] = "1";
+        return;
+    }
     each(&RunHook::at_pause);
     each(&RunHook::save_if_due);
 }

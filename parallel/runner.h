@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,8 +57,8 @@ struct StepReport {
 /// Callbacks of a run, called in the order in which hooks were added. "Between steps" means that no step is in flight
 /// and the model may be used. An exception from a hook ends the run. At a pause, at the end of an epoch and at the end
 /// of the run, all hooks get `evaluate`, then `at_pause`, `after_epoch` or `after_run`, then `save_if_due`. The order
-/// of hooks therefore does not affect the content of a checkpoint. If a signal stops the run at a pause or at the end
-/// of an epoch, the run that resumes it makes those calls.
+/// of hooks therefore does not affect the content of a checkpoint. If a signal or a stop token stops the run at a pause
+/// or at the end of an epoch, the run that resumes it makes those calls.
 class RunHook {
 public:
     RunHook() = default;
@@ -177,6 +178,10 @@ public:
     void resume_from(const RunState& state);
     /// Ends the run when any process receives one of the signals. Stores the reference.
     void stop_on(const StopSignals& stop) { signals_ = &stop; }
+    /// Ends the run as a signal does when a thread of any process calls `request_stop` of the token's source. Any
+    /// thread may call it at any time, before the run as well. Steps that have been enqueued are completed. The run
+    /// that resumes this one is bit-identical to an uninterrupted one.
+    void stop_on(std::stop_token stop) { token_ = std::move(stop); }
     /// Trains until the run ends. Collective. Throws the errors of steps, loader and hooks, and InvalidArgument for a
     /// call by a hook of this run.
     void run();
@@ -193,8 +198,8 @@ public:
     bool is_complete() const { return static_cast<std::int64_t>(state_.steps) >= planned_steps(); }
     /// Whether no more steps follow and hooks are called for the end of the run.
     bool is_over() const { return over_; }
-    /// Whether the run that this one resumes was stopped by a signal at a pause or at the end of an epoch, before its
-    /// hooks were called. They are called first.
+    /// Whether the run that this one resumes was stopped by a signal or a token at a pause or at the end of an epoch,
+    /// before its hooks were called. They are called first.
     bool has_pending_pause() const;
     /// Rows per second of training, without evaluation and pauses; 0 in the first two steps.
     double rows_per_second() const;
@@ -213,10 +218,14 @@ public:
     /// " 2", " 3" and so on.
     std::string suffix_for(const std::string& name);
 
-    /// Ends the run as soon as possible: at once between steps, some steps later from `after_step`.
+    /// Ends the run as soon as possible: at once between steps, some steps later from `after_step`. For hooks; other
+    /// threads use a stop token.
     void end() { ended_ = true; }
-    /// Why the run ended early: the signal's number, or 0 after `end`. With several processes, a request of any of them
-    /// ends all of them after the same step, with the same answer here.
+    /// For hooks, in `evaluate`: a stop token has interrupted the evaluation. The run ends without the other calls for
+    /// this point, which the run that resumes it makes. All processes must call it for the same evaluation.
+    void interrupt_evaluation() { stopped_ = stopped_by_token; }
+    /// Why the run ended early: the signal's number, `stopped_by_token`, or 0 after `end`. With several processes, a
+    /// request of any of them ends all of them after the same step, with the same answer here.
     std::optional<int> stopped() const { return stopped_; }
 
     /// Calls save_checkpoint with model, optimizer and state. Between steps or before a step; throws InvalidArgument in
@@ -237,7 +246,7 @@ private:
     void prepare_to_save();
     std::optional<std::int64_t> next_pause() const;
     bool epoch_is_over() const;
-    bool is_stopped_by_signal() const { return stopped_.value_or(0) != 0; }
+    bool is_interrupted() const { return stopped_.value_or(0) != 0; }
     void train_epoch();
     void train_batches(std::optional<std::int64_t> last_step);
     bool begin_step();
@@ -250,6 +259,7 @@ private:
     RunnerOptions options_;
     std::vector<std::unique_ptr<RunHook>> hooks_;
     const StopSignals* signals_ = nullptr;
+    std::stop_token token_;
     bool has_momentum_ = false;
 
     RunState state_;
@@ -320,15 +330,16 @@ private:
     StepOptions options_;
 };
 
-/// Fraction (0 to 1) of the rows of `loader`, pairs (input, class), whose largest output is that of their class. Runs
-/// in evaluation mode; every module's mode is restored afterwards, even after an exception. With several processes,
-/// each computes its own rows, and all get the fraction over all rows.
-template <class Model, class Data>
-double accuracy(Model& model, Loader<Data>& loader) {
+namespace detail {
+
+/// `accuracy`; nullopt if `stops`, called before each batch, returns true.
+template <class Model, class Data, class Stops>
+std::optional<double> accuracy_until(Model& model, Loader<Data>& loader, const Stops& stops) {
     const NoGrad no_grad;
-    const detail::EvaluationScope evaluation(model.module());
+    const EvaluationScope evaluation(model.module());
     std::int64_t right = 0, rows = 0;
     for (auto& [input, target] : loader.epoch(0)) {
+        if (stops()) return std::nullopt;
         const auto found = argmax(model.forward(input), 1).template to_vector<std::int64_t>();
         const auto wanted = target.gathered().template to_vector<std::int64_t>();
         for (std::size_t i = 0; i < wanted.size(); ++i) right += found[i] == wanted[i] ? 1 : 0;
@@ -337,6 +348,23 @@ double accuracy(Model& model, Loader<Data>& loader) {
     right = model.engine().sum_over_ranks(right);
     rows = model.engine().sum_over_ranks(rows);
     return static_cast<double>(right) / static_cast<double>(rows);
+}
+
+}  // namespace detail
+
+/// Fraction (0 to 1) of the rows of `loader`, pairs (input, class), whose largest output is that of their class. Runs
+/// in evaluation mode; every module's mode is restored afterwards, even after an exception. With several processes,
+/// each computes its own rows, and all get the fraction over all rows.
+template <class Model, class Data>
+double accuracy(Model& model, Loader<Data>& loader) {
+    return *detail::accuracy_until(model, loader, [] { return false; });
+}
+/// The same until a thread requests a stop with the source of the token, which is checked before each batch; then
+/// nullopt. With several processes, all pass a token, and a request of any of them stops all before the same batch.
+template <class Model, class Data>
+std::optional<double> accuracy(Model& model, Loader<Data>& loader, const std::stop_token& stop) {
+    return detail::accuracy_until(model, loader,
+                                  [&] { return model.engine().sum_over_ranks(stop.stop_requested() ? 1 : 0) > 0; });
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -185,6 +186,11 @@ public:
     /// processes call it before each of their steps and get the same answer before the same step
     /// (Engine::poll_stop).
     bool should_stop(const StopSignals& stop) { return live().poll_stop(stop.signal()).has_value(); }
+    /// The same for a request by any thread of any process, with the source of the token. A step that has been enqueued
+    /// is completed.
+    bool should_stop(const std::stop_token& stop) {
+        return live().poll_stop(stop.stop_requested() ? std::optional(stopped_by_token) : std::nullopt).has_value();
+    }
     /// Waits for all steps and throws their errors.
     void synchronize() { live().synchronize(); }
 

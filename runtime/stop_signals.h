@@ -17,6 +17,9 @@
 
 namespace lockstep {
 
+/// Reason for a stop that a thread has requested with a std::stop_source. Other reasons are numbers of signals, and 0.
+inline constexpr int stopped_by_token = -1;
+
 /// SIGUSR1, SIGUSR2 and SIGXCPU: a scheduler (sbatch --signal) or a CPU time limit (ulimit -t) sends them, repeatedly,
 /// some time before it kills a process.
 constexpr bool is_advance_warning(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGXCPU; }

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <optional>
 
+#include "lockstep/runtime/stop_signals.h"
+
 namespace lockstep {
 
 /// Every report of a step (across_ranks.cpp) contains for each rank whether it requests a stop. The first report with a
@@ -15,11 +17,12 @@ namespace lockstep {
 /// the steps.
 class StopAgreement {
 public:
-    /// Encoded request. 0: continue; otherwise one plus a signal's number, or one for the program itself.
+    /// Encoded request. 0: continue; otherwise two plus a signal's number, two for the program itself, one for a token.
     using Wire = std::uint64_t;
-    static Wire wire(std::optional<int> why) { return why ? static_cast<Wire>(*why) + 1 : 0; }
+    static_assert(stopped_by_token == -1);
+    static Wire wire(std::optional<int> why) { return why ? static_cast<Wire>(*why + 2) : 0; }
     static std::optional<int> from_wire(Wire why) {
-        return why > 0 ? std::optional<int>(static_cast<int>(why - 1)) : std::nullopt;
+        return why > 0 ? std::optional<int>(static_cast<int>(why) - 2) : std::nullopt;
     }
 
     // Called by the stream of collectives.

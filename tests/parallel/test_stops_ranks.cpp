@@ -1,6 +1,8 @@
 // Training of several processes that is stopped early: whichever rank requests it, all stop at the same step.
 #include <csignal>
 #include <random>
+#include <stop_token>
+#include <thread>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -55,6 +57,37 @@ TEST_CASE("if any rank is stopped at any time, all end soon, before the same ste
                   model.engine().verify_replicas();
               }) == "");
     }
+}
+
+TEST_CASE("a stop token of any rank ends the runs and evaluations of all ranks") {
+    for (const int size : {2, 3})
+        for (int first = 0; first < size; ++first)
+            CHECK(on_ranks(size, [&](ProcessGroup& group) {
+                      DistributedDataParallel model(HookedInput{}, group);
+                      SGD sgd(model, {.lr = 0.01});
+                      Loader loader(model, fixed_rows(400), {.batch_size = 8});
+                      std::stop_source source;
+                      const auto request = [&] { std::thread([&] { source.request_stop(); }).join(); };
+                      Runner runner(model, sgd, loader, mse_loss, {.epochs = 1});
+                      runner.add(AfterStep([&](Runner&, const StepReport& step) {
+                          if (group.rank() == first && step.step == 5) request();
+                      }));
+                      runner.stop_on(source.get_token());
+                      runner.run();
+                      expect(runner.stopped() == stopped_by_token, "another reason");
+                      const std::int64_t made = runner.state().batch;
+                      expect(made >= 6 && made <= 14, fmt::format("{} steps", made));
+                      expect(model.engine().sum_over_ranks(made) == made * size, "the number of steps differs");
+
+                      std::stop_source evaluation;
+                      Loader classes(model,
+                                     TensorDataset(Tensor::zeros({8 * size, 3}), Tensor::zeros({8 * size}, DType::i64)),
+                                     {.batch_size = 2 * size});
+                      expect(accuracy(model, classes, evaluation.get_token()) == accuracy(model, classes),
+                             "another accuracy");
+                      if (group.rank() == first) evaluation.request_stop();
+                      expect(!accuracy(model, classes, evaluation.get_token()), "the evaluation was not interrupted");
+                  }) == "");
 }
 
 TEST_CASE("ranks that read losses at different times, or continue after a stop, agree") {
