@@ -1,6 +1,7 @@
 // Hooks of layers, parametrized weights, and buffers that forward writes, in eager use and in steps.
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -246,6 +247,136 @@ TEST_CASE("hooks see the gradients of outputs, and do not write buffers with the
     });
     CHECK_THAT(message_of<InvalidArgument>([&] { model.step(sgd, x, y, mse_loss); }),
                contains("copy_: a hook of a gradient writes a tensor of shape (2,) from outside"));
+}
+
+TEST_CASE("full backward hooks see and replace the gradients of a layer's output and input") {
+    manual_seed(2);
+    HookedNet net;
+    const Tensor x = Tensor::randn({4, 3}).requires_grad_();
+    const Tensor weight = net.fc.weight.tensor();
+    Tensor seen_input, seen_output;
+    std::string order;
+    const HookHandle watch =
+        net.fc.register_full_backward_hook([&](const Tensor& grad_input, const Tensor& grad_output) {
+            seen_input = grad_input;
+            seen_output = grad_output;
+            order += 'a';
+        });
+    sum(net.forward(x) * 3).backward();
+    const std::vector<double> columns = doubles(sum(weight.detach(), 0) * 3);
+    std::vector<double> expected;
+    for (int row = 0; row < 4; ++row) expected.insert(expected.end(), columns.begin(), columns.end());
+    check_close(seen_input.to_vector<float>(), expected);
+    CHECK(seen_output.to_vector<float>() == Floats(8, 3));
+    check_close(x.grad().to_vector<float>(), expected);
+
+    // In the order of registration; each sees the gradient that the one before it returned.
+    net.fc.register_full_backward_pre_hook([&](const Tensor& grad_output) {
+        order += 'p';
+        return grad_output * 2;
+    });
+    net.fc.register_full_backward_hook([&](const Tensor& grad_input, const Tensor&) {
+        order += 'b';
+        return grad_input * 5;
+    });
+    x.set_grad({});
+    weight.set_grad({});
+    order.clear();
+    sum(net.forward(x) * 3).backward();
+    CHECK(order == "pab");
+    CHECK(seen_output.to_vector<float>() == Floats(8, 6));
+    for (double& value : expected) value *= 2;
+    check_close(seen_input.to_vector<float>(), expected);
+    for (double& value : expected) value *= 5;
+    check_close(x.grad().to_vector<float>(), expected);
+    const std::vector<double> of_row = doubles(sum(x.detach(), 0) * 6);
+    std::vector<double> of_weight = of_row;
+    of_weight.insert(of_weight.end(), of_row.begin(), of_row.end());
+    check_close(weight.grad().to_vector<float>(), of_weight);
+
+    CHECK(net.fc.remove_hook(watch));
+    CHECK_FALSE(net.fc.remove_hook(watch));
+    order.clear();
+    sum(net.forward(x)).backward();
+    CHECK(order == "pb");
+    {
+        const NoGrad no_grad;
+        order.clear();
+        (void)net.forward(x);
+        CHECK(order.empty());
+    }
+}
+
+TEST_CASE("full backward hooks of a layer whose input requires no gradient get none") {
+    manual_seed(2);
+    HookedNet net;
+    int calls = 0;
+    const HookHandle watch =
+        net.fc.register_full_backward_hook([&](const Tensor& grad_input, const Tensor& grad_output) {
+            CHECK_FALSE(grad_input.defined());
+            CHECK(grad_output.to_vector<float>() == Floats(8, 1));
+            ++calls;
+        });
+    const Tensor x = Tensor::randn({4, 3});
+    sum(net.forward(x)).backward();
+    CHECK(calls == 1);
+    net.fc.remove_hook(watch);
+    net.fc.register_full_backward_hook([](const Tensor&, const Tensor& grad_output) { return grad_output; });
+    CHECK(message_of<InvalidArgument>([&] { sum(net.forward(x)).backward(); }) ==
+          "Hooked: a full backward hook returned a gradient of shape (4, 2), but the input of the layer requires "
+          "none; expected nothing");
+    HookedNet other;
+    other.fc.register_full_backward_pre_hook([](const Tensor& grad_output) { return sum(grad_output); });
+    CHECK(message_of<InvalidArgument>([&] { sum(other.forward(x)).backward(); }) ==
+          "Hooked: a full backward pre-hook returned a gradient () of f32; expected (4, 2) of f32");
+}
+
+TEST_CASE("full backward hooks outlive their layer, are copied with it, and pass second derivatives") {
+    manual_seed(2);
+    auto net = std::make_unique<HookedNet>();
+    int calls = 0;
+    net->fc.register_full_backward_hook([&](const Tensor& grad_input, const Tensor&) {
+        ++calls;
+        return grad_input * 2;
+    });
+    const Tensor x = Tensor::randn({4, 3}).requires_grad_();
+    HookedNet copy = *net;
+    const Tensor y = sum(square(net->forward(x)));
+    net.reset();
+    y.backward();
+    CHECK(calls == 1);
+    sum(copy.forward(x)).backward();
+    CHECK(calls == 2);
+
+    // y = W x + b: the gradient of sum(y * y) is 2 W' y; with the hook twice that, whose derivative is 4 W' W.
+    const Tensor first = grad({sum(square(copy.forward(x)))}, {x}, {}, {.create_graph = true})[0];
+    const Tensor second = grad({sum(first)}, {x})[0];
+    const Tensor weight = copy.fc.weight.tensor().detach();
+    const Tensor row = sum(matmul(weight.transpose(0, 1), weight), 0) * 8;
+    check_close(second.select(0, 0).to_vector<float>(), doubles(row));
+    CHECK(calls == 4);
+}
+
+TEST_CASE("full backward hooks are part of the steps of a wrapper") {
+    for (const int devices : {1, 2}) {
+        manual_seed(2);
+        HookedNet plain;
+        HookedNet hooked = plain;
+        std::vector<std::string> shapes;
+        hooked.fc.register_full_backward_hook(
+            [&](const Tensor&, const Tensor& grad_output) { shapes.push_back(grad_output.shape().str()); });
+        hooked.fc.register_full_backward_pre_hook([](const Tensor& grad_output) { return grad_output * 2; });
+        DataParallel<HookedNet> model(hooked, cpu_devices(devices), {.shards = 2});
+        DataParallel<HookedNet> other(plain, cpu_devices(devices), {.shards = 2});
+        SGD sgd(model, {.lr = 0.125}), twice(other, {.lr = 0.25});
+        const Tensor x = Tensor::randn({4, 3}), y = Tensor::zeros({4, 2});
+        for (int step = 0; step < 3; ++step) {
+            CHECK(model.step(sgd, x, y, mse_loss).item() == other.step(twice, x, y, mse_loss).item());
+            CHECK(weights_of(*model) == weights_of(*other));
+        }
+        REQUIRE(!shapes.empty());
+        CHECK(shapes.front() == "(2, 2)");
+    }
 }
 
 TEST_CASE("hooks of a layer in an AnyModule take effect in the next step") {
