@@ -34,6 +34,22 @@ Tensor vector_of(const std::vector<std::int64_t>& values, Device device) {
     return Tensor::from(values, {static_cast<std::int64_t>(values.size())}, device);
 }
 
+/// Runs of equal elements of a vector; inverse in the order of the vector.
+UniqueResult runs_of(const Tensor& values) {
+    const std::int64_t count = values.numel();
+    const Tensor first = cat({Tensor::ones({1}, DType::boolean, values.device()),
+                              ne(values.slice(0, 1, count), values.slice(0, 0, count - 1))});
+    const Tensor begins = vector_of(numbers_of_nonzero(first), values.device());
+    const Tensor ends =
+        cat({begins.slice(0, 1), Tensor::full({1}, static_cast<double>(count), DType::i64, values.device())});
+    return {index_select(values, 0, begins), cumsum(first, 0) - 1, ends - begins};
+}
+
+UniqueResult no_elements(const Tensor& x) {
+    return {x.reshape({0}), Tensor::zeros(x.shape(), DType::i64, x.device()),
+            Tensor::zeros({0}, DType::i64, x.device())};
+}
+
 }  // namespace
 
 Tensor nonzero(const Tensor& given) {
@@ -73,18 +89,21 @@ UniqueResult unique(const Tensor& given) {
     require_values(name, "sort");
     const Tensor x = call[0].detach();
     const std::int64_t count = x.numel();
-    if (count == 0)
-        return {x.reshape({0}), Tensor::zeros(x.shape(), DType::i64, x.device()),
-                Tensor::zeros({0}, DType::i64, x.device())};
+    if (count == 0) return no_elements(x);
     const ValuesAndIndices ordered = sort(x.reshape({count}), 0);
-    const Tensor& values = ordered.values;
-    const Tensor first = cat(
-        {Tensor::ones({1}, DType::boolean, x.device()), ne(values.slice(0, 1, count), values.slice(0, 0, count - 1))});
-    const Tensor begins = vector_of(numbers_of_nonzero(first), x.device());
-    const Tensor ends =
-        cat({begins.slice(0, 1), Tensor::full({1}, static_cast<double>(count), DType::i64, x.device())});
-    const Tensor inverse = scatter(zeros_like(ordered.indices), 0, ordered.indices, cumsum(first, 0) - 1);
-    return {index_select(values, 0, begins), inverse.reshape(x.shape()), ends - begins};
+    const UniqueResult runs = runs_of(ordered.values);
+    const Tensor inverse = scatter(zeros_like(ordered.indices), 0, ordered.indices, runs.inverse);
+    return {runs.values, inverse.reshape(x.shape()), runs.counts};
+}
+
+UniqueResult unique_consecutive(const Tensor& given) {
+    constexpr const char* name = "unique_consecutive";
+    const CheckedArgs call(name, {arg::any("the tensor", given)});
+    require_values(name, "a mask (ne of neighbours)");
+    const Tensor x = call[0].detach();
+    if (x.numel() == 0) return no_elements(x);
+    const UniqueResult runs = runs_of(x.reshape({x.numel()}));
+    return {runs.values, runs.inverse.reshape(x.shape()), runs.counts};
 }
 
 Tensor bincount(const Tensor& given, const Tensor& given_weights, std::int64_t minlength) {

@@ -21,6 +21,25 @@
 
 namespace lockstep {
 
+// ---- bits -------------------------------------------------------------------------------------------------------
+
+/// And, or, and exclusive or of the bits of integers, or of bool. The tensors are broadcast and converted as by `add`.
+Tensor bitwise_and(const Tensor& a, const Tensor& b);
+Tensor bitwise_or(const Tensor& a, const Tensor& b);
+Tensor bitwise_xor(const Tensor& a, const Tensor& b);
+Tensor bitwise_and(const Tensor& a, Scalar b);
+Tensor bitwise_or(const Tensor& a, Scalar b);
+Tensor bitwise_xor(const Tensor& a, Scalar b);
+/// The complement of the bits of integers, or of bool.
+Tensor bitwise_not(const Tensor& x);
+/// Integers whose bits are moved. A number of bits that is negative or at least that of the dtype moves all of them
+/// out: the result is 0, and -1 if a negative number is moved right. The tensors are broadcast and converted as by
+/// `add`.
+Tensor bitwise_left_shift(const Tensor& x, const Tensor& bits);
+Tensor bitwise_right_shift(const Tensor& x, const Tensor& bits);
+Tensor bitwise_left_shift(const Tensor& x, Scalar bits);
+Tensor bitwise_right_shift(const Tensor& x, Scalar bits);
+
 // ---- indexing ---------------------------------------------------------------------------------------------------
 
 // An index is i64. Only the device can detect an index out of range; it is reported like that of a class in a loss
@@ -52,6 +71,11 @@ Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Scalar value);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src, double alpha = 1);
 /// x with y[.., index[i], ..] = src[.., i, ..] along `dim`, for a vector of indices, as `scatter`. Any dtype.
 Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
+/// x with y[index[0], index[1], ..] = values for indices of the first dimensions, which are broadcast together; values
+/// are broadcast to their shape, followed by the other dimensions of x. If `accumulate`, values are added in their
+/// order; otherwise the last of equal indices counts, in the gradient of values as well. The dtype is the same for x
+/// and values; any, or with `accumulate` any but bool.
+Tensor index_put(const Tensor& x, const std::vector<Tensor>& index, const Tensor& values, bool accumulate = false);
 /// Elements of the flattened tensor at the indices, in the shape of the index. Any dtype.
 Tensor take(const Tensor& x, const Tensor& index);
 /// x with the first elements of `source`, in their order, where `mask` (bool) holds; x and the mask are broadcast. Any
@@ -120,6 +144,9 @@ ValuesAndIndices median(const Tensor& x, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 /// Several quantiles, along a new dimension 0.
 Tensor quantile(const Tensor& x, const std::vector<double>& q, int dim, bool keepdim = false);
+/// `quantile` of the elements that are not NaN, and NaN of lines without such elements.
+Tensor nanquantile(const Tensor& x, double q, int dim, bool keepdim = false);
+Tensor nanquantile(const Tensor& x, const std::vector<double>& q, int dim, bool keepdim = false);
 /// The middle element of the whole tensor, the smaller one of two; NaN if there is one. Any dtype.
 Tensor median(const Tensor& x);
 /// The middle one of the elements along `dim` that are not NaN, and its index (i64). Any dtype.
@@ -539,14 +566,17 @@ Tensor row_numbers(const Tensor& x);
 Tensor nonzero(const Tensor& x);
 /// A vector of the elements of x where `mask` (bool) holds; the two are broadcast. Differentiable.
 Tensor masked_select(const Tensor& x, const Tensor& mask);
-/// Result of unique.
+/// Result of unique and unique_consecutive.
 struct UniqueResult {
-    Tensor values;   ///< the different elements, in ascending order
+    Tensor values;   ///< the different elements; of `unique`, in ascending order
     Tensor inverse;  ///< for each element of x, the index of its value (i64)
     Tensor counts;   ///< for each value, how often it occurs (i64)
 };
 /// The different elements of x. NaN differs from NaN.
 UniqueResult unique(const Tensor& x);
+/// x without the elements that are equal to the one before them, in row-major order; `inverse` and `counts` are those
+/// of the runs of equal elements.
+UniqueResult unique_consecutive(const Tensor& x);
 /// How often each of 0, 1, ... occurs in a vector of integers, or the sum of its weights: max(x) + 1 numbers, at least
 /// `minlength`; i64, or f32 or f64 with weights. Not differentiable.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);

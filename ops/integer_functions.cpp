@@ -57,10 +57,13 @@ bool are_both(const Tensor& a, const Tensor& b) {
 }
 
 Tensor bivariate(const char* name, const Tensor& given_a, const Tensor& given_b, IntegerBivariate::Function function) {
+    using Function = IntegerBivariate::Function;
     const CheckedArgs call(name,
                            {arg::promoted("the first tensor", given_a), arg::promoted("the second tensor", given_b)});
     const DType dtype = call[0].dtype();
-    if (dtype == DType::boolean)
+    const bool is_logical =
+        function == Function::bit_and || function == Function::bit_or || function == Function::bit_xor;
+    if (dtype == DType::boolean && !is_logical)
         throw InvalidArgument(fmt::format("{}: both tensors have dtype bool; expected numbers", name));
     const Tensor a = call[0].to(DType::i64), b = call[1].to(DType::i64);
     return apply_one(IntegerBivariate{function}, {a, b}, broadcast_meta(name, DType::i64, {a, b})).to(dtype);

@@ -33,6 +33,51 @@ ValuesAndIndices nth(const ValuesAndIndices& ordered, std::int64_t i, int dim, b
     return {of(ordered.values), of(ordered.indices)};
 }
 
+/// The dimension along which a quantile is taken.
+int quantile_dim(const char* name, const Tensor& x, double q, int dim) {
+    if (is_half_type(x.dtype()))
+        throw InvalidArgument(
+            fmt::format("{}: the tensor has dtype {}; expected f32 or f64", name, name_of(x.dtype())));
+    if (!(q >= 0 && q <= 1)) throw InvalidArgument(fmt::format("{}: invalid q ({}); expected [0, 1]", name, q));
+    return ordered_dim(name, x, dim);
+}
+
+Tensor quantile_of(const char* name, const Tensor& x, double q, int dim, bool keepdim) {
+    const int along = quantile_dim(name, x, q, dim);
+    const double rank = q * static_cast<double>(x.size(along) - 1), below = std::floor(rank);
+    const auto first = static_cast<std::int64_t>(below);
+    const ValuesAndIndices ordered = sort(x, along);
+    const Tensor low = nth(ordered, first, along, true).values;
+    Tensor y = low;
+    if (rank > below) y = lerp(low, nth(ordered, first + 1, along, true).values, rank - below);
+    y = where(any(isnan(x), along, true), std::numeric_limits<double>::quiet_NaN(), y);
+    return keepdim ? y : y.squeeze(along);
+}
+
+/// Each line has its own number of elements, so ranks are tensors. NaN is after all numbers.
+Tensor nanquantile_of(const char* name, const Tensor& x, double q, int dim, bool keepdim) {
+    const int along = quantile_dim(name, x, q, dim);
+    const Tensor ordered = sort(x, along).values;
+    const Tensor count = sum(logical_not(isnan(x)), along, true);
+    const Tensor rank = clamp(count - 1, 0).to(DType::f64) * q, below = floor(rank);
+    const Tensor low = gather(ordered, along, below.to(DType::i64));
+    const Tensor high = gather(ordered, along, ceil(rank).to(DType::i64));
+    // Without a difference of equal infinities.
+    const Tensor y = where(eq(rank, below), low, lerp(low, high, (rank - below).to(x.dtype())));
+    return keepdim ? y : y.squeeze(along);
+}
+
+Tensor all_quantiles(const char* name, const Tensor& x, const std::vector<double>& q, int dim, bool keepdim,
+                     Tensor (*one)(const char*, const Tensor&, double, int, bool)) {
+    if (q.empty()) throw InvalidArgument(fmt::format("{}: an empty list of quantiles; expected at least one", name));
+    const int along = ordered_dim(name, x, dim);
+    checks::not_rows(name, x, along);
+    const Tensor ordered = sort(x, along).values;
+    std::vector<Tensor> all;
+    for (const double each : q) all.push_back(one(name, ordered, each, along, keepdim).tag_batch(false));
+    return stack(all);
+}
+
 }  // namespace
 
 std::pair<Tensor, Tensor> aminmax(const Tensor& given, const Dims& dims, bool keepdim) {
@@ -93,25 +138,6 @@ ValuesAndIndices median(const Tensor& given, int dim, bool keepdim) {
     return {values.squeeze(along), chosen.squeeze(along)};
 }
 
-Tensor quantile(const Tensor& given, double q, int dim, bool keepdim) {
-    constexpr const char* name = "quantile";
-    const CheckedArgs call(name, {arg::floating("the tensor", given)});
-    const Tensor& x = call[0];
-    if (is_half_type(x.dtype()))
-        throw InvalidArgument(
-            fmt::format("{}: the tensor has dtype {}; expected f32 or f64", name, name_of(x.dtype())));
-    if (!(q >= 0 && q <= 1)) throw InvalidArgument(fmt::format("{}: invalid q ({}); expected [0, 1]", name, q));
-    const int along = ordered_dim(name, x, dim);
-    const double rank = q * static_cast<double>(x.size(along) - 1), below = std::floor(rank);
-    const auto first = static_cast<std::int64_t>(below);
-    const ValuesAndIndices ordered = sort(x, along);
-    const Tensor low = nth(ordered, first, along, true).values;
-    Tensor y = low;
-    if (rank > below) y = lerp(low, nth(ordered, first + 1, along, true).values, rank - below);
-    y = where(any(isnan(x), along, true), std::numeric_limits<double>::quiet_NaN(), y);
-    return keepdim ? y : y.squeeze(along);
-}
-
 Tensor median(const Tensor& given) {
     constexpr const char* name = "median";
     const CheckedArgs call(name, {arg::any("the tensor", given)});
@@ -156,15 +182,21 @@ ValuesAndIndices mode(const Tensor& given, int dim, bool keepdim) {
     return {values.squeeze(along), chosen.squeeze(along)};
 }
 
+Tensor quantile(const Tensor& given, double q, int dim, bool keepdim) {
+    const CheckedArgs call("quantile", {arg::floating("the tensor", given)});
+    return quantile_of("quantile", call[0], q, dim, keepdim);
+}
 Tensor quantile(const Tensor& given, const std::vector<double>& q, int dim, bool keepdim) {
     const CheckedArgs call("quantile", {arg::floating("the tensor", given)});
-    if (q.empty()) throw InvalidArgument("quantile: an empty list of quantiles; expected at least one");
-    const int along = ordered_dim("quantile", call[0], dim);
-    checks::not_rows("quantile", call[0], along);
-    const Tensor ordered = sort(call[0], along).values;
-    std::vector<Tensor> all;
-    for (const double each : q) all.push_back(quantile(ordered, each, along, keepdim).tag_batch(false));
-    return stack(all);
+    return all_quantiles("quantile", call[0], q, dim, keepdim, quantile_of);
+}
+Tensor nanquantile(const Tensor& given, double q, int dim, bool keepdim) {
+    const CheckedArgs call("nanquantile", {arg::floating("the tensor", given)});
+    return nanquantile_of("nanquantile", call[0], q, dim, keepdim);
+}
+Tensor nanquantile(const Tensor& given, const std::vector<double>& q, int dim, bool keepdim) {
+    const CheckedArgs call("nanquantile", {arg::floating("the tensor", given)});
+    return all_quantiles("nanquantile", call[0], q, dim, keepdim, nanquantile_of);
 }
 
 Tensor histc(const Tensor& given, std::int64_t bins, double min, double max) {

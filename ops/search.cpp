@@ -80,6 +80,60 @@ Tensor take(const Tensor& given, const Tensor& given_index) {
     return tagged(index_select(x.flatten(), 0, index.flatten()).reshape(index.shape()), index.is_batch());
 }
 
+Tensor index_put(const Tensor& given, const std::vector<Tensor>& given_index, const Tensor& given_values,
+                 bool accumulate) {
+    constexpr const char* name = "index_put";
+    const CheckedArgs call(name, {accumulate ? arg::number("the tensor", given) : arg::any("the tensor", given),
+                                  accumulate ? arg::number("values", given_values) : arg::any("values", given_values)});
+    const CheckedArgs of_index(name, "an index", given_index, CheckedArgs::Dtypes::promoted);
+    const Tensor& x = call[0];
+    if (call[1].dtype() != x.dtype())
+        throw InvalidArgument(fmt::format("{}: values have dtype {}; expected {} like the tensor (use .to(dtype))",
+                                          name, name_of(call[1].dtype()), name_of(x.dtype())));
+    const auto count = static_cast<int>(given_index.size());
+    if (count == 0 || count > x.dims())
+        throw InvalidArgument(fmt::format("{}: {} indices for the tensor {}; expected one to {}", name, count,
+                                          x.shape().str(), x.dims()));
+    for (const Tensor& tensor : {x, call[1]})
+        if (tensor.dims() > 0) checks::not_rows(name, tensor, 0);
+    Shape shape;
+    for (const Tensor& index : given_index) {
+        if (index.dtype() != DType::i64)
+            throw InvalidArgument(
+                fmt::format("{}: index {} has dtype {}; expected i64 (use .to(DType::i64), or where "
+                            "for a mask)",
+                            name, index.shape().str(), name_of(index.dtype())));
+        if (index.dims() > 0) checks::not_rows(name, index, 0);
+        shape = broadcast_shapes(shape, index.shape(), name);
+    }
+    // The number of the line of x that has the first dimensions; the selection checks each index.
+    Tensor line = Tensor::zeros(shape, DType::i64, x.device());
+    std::int64_t lines = 1, per_line = 1;
+    for (int d = 0; d < count; ++d) {
+        const std::int64_t size = x.size(d);
+        const Tensor numbers = Tensor::arange(0, static_cast<double>(size), 1, DType::i64, x.device());
+        const Tensor& index = of_index[static_cast<std::size_t>(d)];
+        line = line * size + index_select(numbers, 0, index.flatten()).reshape(index.shape());
+        lines *= size;
+    }
+    Shape of_values = shape;
+    for (int d = count; d < x.dims(); ++d) {
+        of_values.push_back(x.size(d));
+        per_line *= x.size(d);
+    }
+    if (!(broadcast_shapes(of_values, call[1].shape(), name) == of_values))
+        throw InvalidArgument(
+            fmt::format("{}: values {} cannot be broadcast to {}, the shape of the indices with the "
+                        "other dimensions of the tensor {}",
+                        name, call[1].shape().str(), of_values.str(), x.shape().str()));
+    if (of_values.numel() == 0) return x.clone();
+    const Shape flat{shape.numel(), per_line};
+    const Tensor rows = x.reshape({lines, per_line}), values = call[1].expand(of_values).reshape(flat);
+    const Tensor index = line.reshape({shape.numel(), 1}).expand(flat);
+    const Tensor y = accumulate ? scatter_add(rows, 0, index, values) : scatter(rows, 0, index, values);
+    return y.reshape(x.shape());
+}
+
 Tensor masked_scatter(const Tensor& given, const Tensor& given_mask, const Tensor& given_source) {
     constexpr const char* name = "masked_scatter";
     const CheckedArgs call(

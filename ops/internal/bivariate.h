@@ -40,13 +40,33 @@ struct IntegerBivariate {
     static constexpr const char* name = "integer_bivariate";
     static constexpr bool reports_status = true;
 
-    enum class Function : std::uint8_t { trunc_quotient, floor_quotient, fmod, remainder, pow };
+    enum class Function : std::uint8_t {
+        trunc_quotient,
+        floor_quotient,
+        fmod,
+        remainder,
+        pow,
+        bit_and,
+        bit_or,
+        bit_xor,
+        left_shift,
+        right_shift
+    };
     Function function;
 
-    bool divides() const { return function != Function::pow; }
+    bool divides() const { return function < Function::pow; }
 
     LOCKSTEP_HD_INLINE std::int64_t value(std::int64_t a, std::int64_t b) const {
-        if (function == Function::pow) return power(a, b);
+        const bool in_range = b >= 0 && b < 64;  // for shifts
+        switch (function) {
+            case Function::pow: return power(a, b);
+            case Function::bit_and: return a & b;
+            case Function::bit_or: return a | b;
+            case Function::bit_xor: return a ^ b;
+            case Function::left_shift: return in_range ? wrap(bits(a) << b) : 0;
+            case Function::right_shift: return a >> (in_range ? b : 63);
+            default: break;
+        }
         if (b == 0) return 0;
         const bool negates = b == -1;  // the quotient of the smallest number overflows
         const std::int64_t quotient = negates ? wrap(0 - bits(a)) : a / b, rest = negates ? 0 : a % b;

@@ -184,6 +184,114 @@ void add_choices(Table& table) {
         .elementwise = true;
 }
 
+/// A function of the bits of two numbers, or of one and a constant.
+void add_bits(Table& table) {
+    using Bits = std::int64_t (*)(std::int64_t, std::int64_t);
+    using Function = Tensor (*)(const Tensor&, const Tensor&);
+    const struct {
+        const char* torch;
+        Function function;
+        Bits bits;
+        int below;
+    } all[] = {
+        {"torch.bitwise_and(a, b)", bitwise_and, [](auto a, auto b) { return a & b; }, 300},
+        {"torch.bitwise_or(a, b)", bitwise_or, [](auto a, auto b) { return a | b; }, 300},
+        {"torch.bitwise_xor(a, b)", bitwise_xor, [](auto a, auto b) { return a ^ b; }, 300},
+        {"torch.bitwise_left_shift(a, b)", bitwise_left_shift, [](auto a, auto b) { return a << b; }, 40},
+        {"torch.bitwise_right_shift(a, b)", bitwise_right_shift, [](auto a, auto b) { return a >> b; }, 9},
+    };
+    for (const auto& [torch, function, bits, below] : all)
+        add_function(
+            table, torch, {whole({3, 7}, 300), whole({7}, below)},
+            [function](const auto& in) { return function(in[0], in[1]); },
+            [bits](const std::vector<Array>& in) {
+                Array y = in[0];
+                for (std::ptrdiff_t i = 0; i < y.size(); ++i)
+                    y[i] = static_cast<double>(
+                        bits(static_cast<std::int64_t>(in[0][i]), static_cast<std::int64_t>(in[1][i % 7])));
+                return y;
+            })
+            .batch_inputs = {true, false};
+    add_function(
+        table, "torch.bitwise_not(a)", {whole({3, 7}, 300)}, [](const auto& in) { return bitwise_not(in[0]); },
+        [](const std::vector<Array>& in) { return reference::map(in[0], [](double value) { return -1 - value; }); });
+}
+
+/// Values put at indices of the first dimensions. Equal indices only if values are added: PyTorch has no defined result
+/// for others.
+void add_index_puts(Table& table) {
+    const Input x{{3, 4, 5}};
+    for (const bool accumulate : {true, false}) {
+        const auto indices = [accumulate](const Sizes& shape, int below, std::vector<double> distinct) {
+            return accumulate ? whole(shape, below) : Input{shape, Values::classes, false, below, std::move(distinct)};
+        };
+        const Input rows = indices({6}, 3, {0, 1, 2, 0, 1, 2}), columns = indices({6}, 2, {0, 0, 0, 1, 1, 1});
+        const std::string end = accumulate ? "accumulate=True)" : "accumulate=False)";
+        add_function(
+            table, "torch.index_put(a, (b, c), d, " + end, {x, rows, columns, {{6, 1}}},
+            [accumulate](const auto& in) {
+                return index_put(in[0], {in[1], in[2]}, in[3], accumulate);
+            },
+            [accumulate](const std::vector<Array>& in) {
+                Array y = in[0];
+                for (std::ptrdiff_t i = 0; i < 6; ++i)
+                    for (std::ptrdiff_t k = 0; k < 5; ++k) {
+                        double& at = y[static_cast<std::ptrdiff_t>(in[1][i]) * 20 +
+                                       static_cast<std::ptrdiff_t>(in[2][i]) * 5 + k];
+                        at = accumulate ? at + in[3][i] : in[3][i];
+                    }
+                return y;
+            })
+            .batch_inputs = {false, false, false, false};
+        add_function(
+            table, "torch.index_put(a, (b,), c, " + end, {{{8, 4}}, indices({2, 3}, 3, {7, 2, 5, 0, 3, 1}), {{3, 4}}},
+            [accumulate](const auto& in) { return index_put(in[0], {in[1]}, in[2], accumulate); },
+            [accumulate](const std::vector<Array>& in) {
+                Array y = in[0];
+                for (std::ptrdiff_t i = 0; i < 6; ++i)
+                    for (std::ptrdiff_t k = 0; k < 4; ++k) {
+                        double& at = y[static_cast<std::ptrdiff_t>(in[1][i]) * 4 + k];
+                        at = accumulate ? at + in[2][i % 3 * 4 + k] : in[2][i % 3 * 4 + k];
+                    }
+                return y;
+            })
+            .batch_inputs = {false, false, false};
+    }
+}
+
+/// Quantiles of rows of which some elements are NaN.
+void add_nanquantiles(Table& table) {
+    const auto reference = [](std::vector<double> q) {
+        return [q](const std::vector<Array>& in) {
+            Array y(q.size() == 1 ? Sizes{3, 1} : Sizes{static_cast<std::ptrdiff_t>(q.size()), 3, 1});
+            for (std::size_t i = 0; i < 3 * q.size(); ++i) {
+                Line line;
+                for (std::size_t k = 0; k < 9; ++k)
+                    if (const double value = in[0].v[i % 3 * 9 + k]; value <= 0.8) line.push_back(value);
+                y.v[i] = quantile_of(line, q[i / 3]);
+            }
+            return y;
+        };
+    };
+    const auto with_nan = [](const Tensor& x) {
+        const Tensor wide = is_half_type(x.dtype()) ? x.to(DType::f32) : x;
+        return masked_fill(wide, wide > 0.8, std::numeric_limits<double>::quiet_NaN());
+    };
+    add_function(
+        table, "torch.nanquantile(a.masked_fill(a > 0.8, torch.nan), 0.3, 1, keepdim=True)", {{{3, 9}}},
+        [=](const auto& in) { return nanquantile(with_nan(in[0]), 0.3, 1, true).to(in[0].dtype()); }, reference({0.3}));
+    add_function(
+        table,
+        "torch.nanquantile(a.masked_fill(a > 0.8, torch.nan), torch.tensor([0.25, 0.7], dtype=a.dtype), 1, "
+        "keepdim=True)",
+        {{{3, 9}}},
+        [=](const auto& in) {
+            return nanquantile(with_nan(in[0]), {0.25, 0.7}, 1, true).to(in[0].dtype());
+        },
+        reference({0.25, 0.7}))
+        .batch_inputs = {false};
+}
+
 void add_joins(Table& table) {
     add_function(
         table, "torch.block_diag(a, b, c)", {{{2, 3}}, {{4}}, {{3, 1}}},
@@ -369,6 +477,9 @@ void add_sums_of_products(Table& table) {
 void add_rarer_functions(Table& table) {
     add_orders(table);
     add_choices(table);
+    add_bits(table);
+    add_index_puts(table);
+    add_nanquantiles(table);
     add_joins(table);
     add_sums_of_products(table);
 }

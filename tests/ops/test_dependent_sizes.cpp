@@ -34,6 +34,7 @@ struct CallsFunction {
 
 Tensor twice_selected(const Tensor& x) { return masked_select(x, x > 0).reshape({1, -1}); }
 Tensor first_values(const Tensor& x) { return unique(x).values; }
+Tensor values_of_runs(const Tensor& x) { return unique_consecutive(x).values; }
 Tensor positions_in(const Tensor& x) { return nonzero(x); }
 Tensor counted(const Tensor& x) { return bincount(x.to(DType::i64).flatten()); }
 Tensor compared(const Tensor& x) { return allclose(x, x) ? x : x * 2; }
@@ -86,6 +87,24 @@ TEST_CASE("unique returns ascending values, their positions and their numbers") 
     CHECK(none.inverse.shape() == Shape{0, 2});
 }
 
+TEST_CASE("unique_consecutive returns the values of runs, their positions and their lengths") {
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        const UniqueResult of =
+            unique_consecutive(whole_list(WholeNumbers{1, 1, 2, 2, 3, 1, 1, 2}, device).reshape({2, 4}));
+        CHECK(of.values.to_vector<std::int64_t>() == WholeNumbers{1, 2, 3, 1, 2});
+        CHECK(of.inverse.to_vector<std::int64_t>() == WholeNumbers{0, 0, 1, 1, 2, 3, 3, 4});
+        CHECK(of.inverse.shape() == Shape{2, 4});
+        CHECK(of.counts.to_vector<std::int64_t>() == WholeNumbers{2, 2, 1, 2, 1});
+        const UniqueResult special = unique_consecutive(list_of({undefined, undefined, 0, -0.0f, infinite}, device));
+        CHECK(special.counts.to_vector<std::int64_t>() == WholeNumbers{1, 1, 2, 1});
+        CHECK(unique_consecutive(Tensor::full({}, 7, DType::i32, device)).values.to_vector<std::int32_t>() ==
+              std::vector<std::int32_t>{7});
+    }
+    const UniqueResult none = unique_consecutive(Tensor::zeros({0, 2}));
+    CHECK(none.values.numel() == 0);
+    CHECK(none.inverse.shape() == Shape{0, 2});
+}
+
 TEST_CASE("bincount") {
     for (const Device device : {Device::host(), Device::cpu(0)}) {
         const Tensor x = whole_list(WholeNumbers{1, 4, 1, 0}, device);
@@ -125,11 +144,8 @@ TEST_CASE("functions that need values are refused while forward is traced") {
     const struct {
         const char* name;
         Tensor (*function)(const Tensor&);
-    } all[] = {{"masked_select", twice_selected},
-               {"unique", first_values},
-               {"nonzero", positions_in},
-               {"bincount", counted},
-               {"allclose", compared},
+    } all[] = {{"masked_select", twice_selected}, {"unique", first_values}, {"unique_consecutive", values_of_runs},
+               {"nonzero", positions_in},         {"bincount", counted},    {"allclose", compared},
                {"equal", same_as_itself}};
     for (const auto& [name, function] : all) {
         INFO(name);

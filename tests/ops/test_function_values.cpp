@@ -124,3 +124,95 @@ TEST_CASE("extrema at indices of the largest and the smallest integers") {
     CHECK(reduced(wide, ScatterReduction::amin) == WholeNumbers{least, -1});
     CHECK(reduced(wide, ScatterReduction::amax) == WholeNumbers{5, 3});
 }
+
+TEST_CASE("functions of bits keep the dtype, and shifts by too many bits move all bits out") {
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        const Tensor x = whole_list(WholeNumbers{-8, 5, 127, -1}, device);
+        CHECK(bitwise_and(x, 6).to_vector<std::int64_t>() == WholeNumbers{0, 4, 6, 6});
+        CHECK(bitwise_or(x, 6).to_vector<std::int64_t>() == WholeNumbers{-2, 7, 127, -1});
+        CHECK(bitwise_xor(x, -1).to_vector<std::int64_t>() == WholeNumbers{7, -6, -128, 0});
+        CHECK(bitwise_not(x).to_vector<std::int64_t>() == WholeNumbers{7, -6, -128, 0});
+        const Tensor bits = whole_list(WholeNumbers{1, 64, -1, 63}, device);
+        CHECK(bitwise_left_shift(x, bits).to_vector<std::int64_t>() ==
+              WholeNumbers{-16, 0, 0, std::numeric_limits<std::int64_t>::min()});
+        CHECK(bitwise_right_shift(x, bits).to_vector<std::int64_t>() == WholeNumbers{-4, 0, 0, -1});
+        const Tensor narrow = x.to(DType::i32);
+        CHECK(bitwise_left_shift(narrow, 31).to_vector<std::int32_t>() ==
+              std::vector<std::int32_t>{0, std::numeric_limits<std::int32_t>::min(),
+                                        std::numeric_limits<std::int32_t>::min(),
+                                        std::numeric_limits<std::int32_t>::min()});
+        CHECK(bitwise_left_shift(narrow, 32).to_vector<std::int32_t>() == std::vector<std::int32_t>{0, 0, 0, 0});
+        CHECK(bitwise_right_shift(narrow, 40).to_vector<std::int32_t>() == std::vector<std::int32_t>{-1, 0, 0, -1});
+        const Tensor bytes = whole_list(WholeNumbers{200, 5}, device).to(DType::u8);
+        CHECK(bitwise_not(bytes).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{55, 250});
+        CHECK(bitwise_left_shift(bytes, 1).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{144, 10});
+        CHECK(bitwise_right_shift(bytes, 8).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 0});
+        const Tensor flags = x > 0;
+        CHECK(bitwise_not(flags).to_vector<bool>() == std::vector<bool>{true, false, false, true});
+        CHECK(bitwise_and(flags, x > 100).to_vector<bool>() == std::vector<bool>{false, false, true, false});
+        CHECK(bitwise_or(flags, true).dtype() == DType::boolean);
+        CHECK(bitwise_xor(flags, 3).to_vector<std::int64_t>() == WholeNumbers{3, 2, 2, 3});
+        CHECK(bitwise_and(flags, bytes.slice(0, 0, 1)).dtype() == DType::u8);
+        CHECK(bitwise_and(x.slice(0, 0, 0), 1).shape() == Shape{0});
+    }
+    using test::message_of;
+    const Tensor floats = Tensor::zeros({2}), flags = floats > 0;
+    CHECK(message_of<InvalidArgument>([&] { (void)bitwise_and(floats, flags); }) ==
+          "bitwise_and: a tensor has dtype f32; expected integers or bool");
+    CHECK(message_of<InvalidArgument>([&] { (void)bitwise_or(flags, 0.5); }) ==
+          "bitwise_or: the number 0.5 is not an integer; expected one");
+    CHECK(message_of<InvalidArgument>([&] { (void)bitwise_left_shift(flags, flags); }) ==
+          "bitwise_left_shift: both tensors have dtype bool; expected numbers");
+    CHECK_THROWS_AS(bitwise_not(floats), InvalidArgument);
+}
+
+TEST_CASE("index_put checks every index, and puts special values") {
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        const Tensor x = Tensor::zeros({2, 3}, DType::f32, device);
+        const Tensor rows = whole_list(WholeNumbers{0, 1, 1}, device),
+                     columns = whole_list(WholeNumbers{2, 0, 0}, device);
+        check_list(index_put(x, {rows, columns}, list_of({undefined, infinite, -0.0f}, device)).flatten(),
+                   {0, 0, undefined, -0.0f, 0, 0});
+        check_list(index_put(x, {rows, columns}, list_of({1, infinite, -infinite}, device), true).flatten(),
+                   {0, 0, 1, undefined, 0, 0});
+        check_list(index_put(x, {Tensor::full({}, 1, DType::i64, device)}, list_of({7}, device)).flatten(),
+                   {0, 0, 0, 7, 7, 7});
+        check_list(index_put(x, {rows.slice(0, 0, 0)}, list_of({7}, device)).flatten(), {0, 0, 0, 0, 0, 0});
+        const Tensor flags = index_put(x > 0, {rows, columns}, Tensor::ones({3}, DType::boolean, device));
+        CHECK(flags.to_vector<bool>() == std::vector<bool>{false, false, true, true, false, false});
+        // (0, 4) would be an element of row 1.
+        const std::string message = test::message_of<InvalidArgument>([&] {
+            (void)index_put(x, {rows.slice(0, 0, 1), whole_list(WholeNumbers{4}, device)}, list_of({7}, device))
+                .to_vector<float>();
+        });
+        CHECK(test::contains(message, "index_put"));
+        CHECK(test::contains(message, "4"));
+    }
+    using test::message_of;
+    const Tensor x = Tensor::zeros({2, 3}), one = Tensor::zeros({1}, DType::i64);
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)index_put(x, {one, one, one}, Tensor::zeros({1}));
+          }) == "index_put: 3 indices for the tensor (2, 3); expected one to 2");
+    CHECK(test::contains(message_of<InvalidArgument>([&] { (void)index_put(x, {x > 0}, Tensor::zeros({1})); }),
+                         "index_put: index (2, 3) has dtype bool; expected i64"));
+    CHECK(test::contains(message_of<InvalidArgument>([&] { (void)index_put(x, {one}, Tensor::zeros({2})); }),
+                         "index_put: shapes (1, 3) and (2,) do not broadcast"));
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)index_put(x, {one}, Tensor::zeros({2, 3}));
+          }) ==
+          "index_put: values (2, 3) cannot be broadcast to (1, 3), the shape of the indices with the other dimensions "
+          "of the tensor (2, 3)");
+    CHECK_THROWS_AS(index_put(x, {one}, Tensor::zeros({1}, DType::f64)), InvalidArgument);
+}
+
+TEST_CASE("nanquantile of lines without numbers, of infinities and of one element") {
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        const Tensor x = list_of({undefined, undefined, infinite, infinite, undefined, 3, -infinite, 1}, device);
+        check_list(nanquantile(x.reshape({4, 2}), 0.5, 1), {undefined, undefined, 3, -infinite});
+        check_list(nanquantile(list_of({5}, device), 0.3, 0, true), {5});
+    }
+    CHECK(test::message_of<InvalidArgument>([] { (void)nanquantile(Tensor::zeros({3}), 1.5, 0); }) ==
+          "nanquantile: invalid q (1.5); expected [0, 1]");
+    CHECK(test::message_of<InvalidArgument>([] { (void)nanquantile(Tensor::zeros({3}), std::vector<double>{}, 0); }) ==
+          "nanquantile: an empty list of quantiles; expected at least one");
+}

@@ -1,5 +1,6 @@
 // Functions that are made of several operations, in traced steps: the bits do not depend on the number of devices, and
 // the weights are those of a plain module.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -71,12 +72,17 @@ struct RarerFunctions {
         const Tensor bin = bucketize(y.detach(), Tensor::linspace(-1, 1, 5, DType::f32, x.device()));
         const Tensor products = scatter_reduce(y, 1, bin, y * 0.5 + 1.0, ScatterReduction::prod);
         const Tensor orders = nanmedian(y, 1, true).values + mode(y, 1, true).values +
-                              movedim(quantile(y, {0.2, 0.7}, 1), 0, 1).slice(1, 0, 1);
+                              movedim(quantile(y, {0.2, 0.7}, 1), 0, 1).slice(1, 0, 1) +
+                              nanquantile(masked_fill(y, y > 1, std::nan("")), 0.4, 1, true);
+        const Tensor parity = bitwise_xor(bitwise_and(bin, 1), bitwise_right_shift(bin, 1)).to(y.dtype());
+        const Tensor scale = index_put(out.weight.tensor(), {Tensor::zeros({1}, DType::i64, x.device())},
+                                       Tensor::full({16}, 0.5, DType::f32, x.device()), true);
         const Tensor limited = where(isin(bin, Tensor::from(std::vector<std::int64_t>{1, 4}, {2}, x.device())), y,
                                      clamp(y, -exp(y), exp(y)));
         const Tensor turned = swapaxes(y.reshape({x.size(0), 4, 4}), 1, 2).flatten(1);
         const Tensor area = trapezoid(y, 0.5, 1).unsqueeze(1) + turned;
-        const Tensor features = places.flatten(1) + products + orders + limited + rrelu(y) + area;
+        const Tensor weighted = linear(y * parity, scale).flatten(1).slice(1, 0, 1);
+        const Tensor features = places.flatten(1) + products + orders + limited + rrelu(y) + area + weighted;
         return out(features) + mean(means, {1, 2, 3}).unsqueeze(1);
     }
 };
