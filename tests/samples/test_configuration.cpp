@@ -460,7 +460,9 @@ TEST_CASE("programs that train accept all schedules and adaptive rates") {
          {"--schedule step --lr-period 1 --lr-gamma 0.5", "--schedule multistep --lr-milestones 1,2",
           "--schedule exponential --lr-gamma 0.9", "--schedule linear --lr-period 2",
           "--schedule polynomial --lr-power 2", "--schedule cosine --lr-min 1e-5",
-          "--schedule cosine-restarts --lr-period 1", "--schedule one-cycle", "--rates adascale", "--rates yellowfin",
+          "--schedule cosine-restarts --lr-period 1", "--schedule one-cycle", "--schedule cyclic --lr-period 1",
+          "--schedule cyclic --lr-period 2 --lr-mode triangular2 --lr-min 1e-4 --lr-cycle-momentum",
+          "--schedule cyclic --lr-period 1 --lr-mode exp-range --lr-gamma 0.9", "--rates adascale", "--rates yellowfin",
           "--weight-decay 0.1", "--clip 0.5"}) {
         const ProgramRun run = linear(place, common + flags);
         CAPTURE(flags);
@@ -471,11 +473,16 @@ TEST_CASE("programs that train accept all schedules and adaptive rates") {
     linear(place, common + "--schedule step --lr-period 1 --lr-gamma 0.5");
     const std::string log = get_bytes(place / "log/linear.jsonl");
     for (const char* rate : {R"("lr":0.01})", R"("lr":0.005})", R"("lr":0.0025})"}) CHECK_THAT(log, contains(rate));
+    // 4 steps per epoch: 2 up and 2 down; the second cycle is half as high.
+    linear(place, common + "--schedule cyclic --lr-period 1 --lr-mode triangular2 --lr 0.08 --lr-min 0.02");
+    for (const char* rate : {R"("lr":0.05})"}) CHECK_THAT(get_bytes(place / "log/linear.jsonl"), contains(rate));
     linear(place, common + "--schedule polynomial --lr-power 2 --lr 0.09");
     const std::string falling = get_bytes(place / "log/linear.jsonl");
     for (const char* rate : {R"("lr":0.09)", R"("lr":0.04)", R"("lr":0.01)"}) CHECK_THAT(falling, contains(rate));
     for (const char* flags :
-         {"--schedule step --lr-power 2", "--schedule step --rates adascale", "--schedule multistep",
-          "--schedule plateau", "--early-stop 2", "--best b", "--keep 2", "--lr-gamma 2"})
+         {"--schedule cyclic --lr-mode exp-range", "--schedule cyclic --lr-gamma 0.5", "--lr-mode triangular2",
+          "--schedule one-cycle --lr-cycle-momentum", "--schedule step --lr-power 2",
+          "--schedule step --rates adascale", "--schedule multistep", "--schedule plateau", "--early-stop 2",
+          "--best b", "--keep 2", "--lr-gamma 2"})
         CHECK(linear(place, common + flags).status == 2);
 }

@@ -236,7 +236,7 @@ void add_flags_of_update(CLI::App& app, Options& options) {
 
 void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
     std::vector<std::string> names{"constant",   "step",   "multistep",       "exponential", "linear",
-                                   "polynomial", "cosine", "cosine-restarts", "one-cycle"};
+                                   "polynomial", "cosine", "cosine-restarts", "one-cycle",   "cyclic"};
     if (evaluates) names.emplace_back("plateau");
     app.option_defaults()->group(fmt::format("Learning rate ({})", fmt::join(names, ", ")));
     app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate")
@@ -245,14 +245,14 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->default_str(text_of(options.default_lr));
     if (!is_free(app, "--schedule")) return;
     app.add_option("--schedule", options.schedule.name,
-                   evaluates ? "schedule by epochs (one-cycle: by steps; plateau: evaluations)"
-                             : "schedule by epochs (one-cycle: by steps)")
+                   evaluates ? "schedule by epochs (one-cycle, cyclic: by steps; plateau: evaluations)"
+                             : "schedule by epochs (one-cycle, cyclic: by steps)")
         ->type_name("NAME")
         ->check(silent(CLI::IsMember(names)))
         ->capture_default_str();
     const auto is_count = is_whole(1, std::int64_t{1} << 31);
     app.add_option("--lr-period", options.schedule.period,
-                   "epochs per reduction (step), rise (linear) or cycle (cosine-restarts)")
+                   "epochs per reduction (step), rise (linear) or cycle (cosine-restarts, cyclic)")
         ->type_name("N")
         ->transform(is_count)
         ->capture_default_str();
@@ -260,7 +260,7 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->type_name("LIST")
         ->delimiter(',')
         ->transform(is_count);
-    app.add_option("--lr-gamma", options.schedule.gamma, "factor per reduction or, if exponential, per epoch")
+    app.add_option("--lr-gamma", options.schedule.gamma, "factor per reduction, epoch (exponential) or step (cyclic)")
         ->type_name("FACTOR")
         ->check(is_between(0, 1, false))
         ->capture_default_str();
@@ -268,12 +268,19 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->type_name("NUMBER")
         ->check(is_between(0, 100))
         ->capture_default_str();
-    app.add_option(
-           "--lr-min", options.schedule.lowest,
-           evaluates ? "minimum rate (cosine, cosine-restarts, plateau)" : "minimum rate (cosine, cosine-restarts)")
+    app.add_option("--lr-min", options.schedule.lowest,
+                   evaluates ? "minimum rate (cosine, cosine-restarts, cyclic, plateau)"
+                             : "minimum rate (cosine, cosine-restarts, cyclic)")
         ->type_name("RATE")
         ->check(is_rate())
         ->capture_default_str();
+    app.add_option("--lr-mode", options.schedule.mode,
+                   "height of the cycles (cyclic): constant, halved after each, or multiplied by --lr-gamma per step")
+        ->type_name("triangular|triangular2|exp-range")
+        ->check(silent(CLI::IsMember({"triangular", "triangular2", "exp-range"})))
+        ->capture_default_str();
+    app.add_flag("--lr-cycle-momentum", options.schedule.cycle_momentum,
+                 "momentum from 0.9 to 0.8 and back while the rate rises and falls (cyclic)");
     if (evaluates)
         app.add_option("--lr-patience", options.schedule.patience,
                        "evaluations without a better score before a reduction (plateau)")
@@ -298,14 +305,19 @@ void add_flag_of_reduction(CLI::App& app, Options& options) {
 void require_complete(const CLI::App& app, const ScheduleFlags& schedule) {
     if (schedule.name == "multistep" && schedule.milestones.empty())
         throw UsageError("--schedule multistep requires --lr-milestones");
+    if (schedule.name == "cyclic" && (schedule.mode == "exp-range") != differs_from_default(app, "--lr-gamma"))
+        throw UsageError(schedule.mode == "exp-range"
+                             ? "--lr-mode exp-range requires --lr-gamma"
+                             : "--lr-gamma requires --lr-mode exp-range with --schedule cyclic");
     struct Use {
         const char* flag;
         std::vector<std::string> schedules;
     };
     for (const Use& use :
-         {Use{"--lr-period", {"step", "linear", "cosine-restarts"}}, Use{"--lr-milestones", {"multistep"}},
-          Use{"--lr-gamma", {"step", "multistep", "exponential", "plateau"}}, Use{"--lr-power", {"polynomial"}},
-          Use{"--lr-min", {"cosine", "cosine-restarts", "plateau"}}, Use{"--lr-patience", {"plateau"}}})
+         {Use{"--lr-period", {"step", "linear", "cosine-restarts", "cyclic"}}, Use{"--lr-milestones", {"multistep"}},
+          Use{"--lr-gamma", {"step", "multistep", "exponential", "cyclic", "plateau"}},
+          Use{"--lr-power", {"polynomial"}}, Use{"--lr-min", {"cosine", "cosine-restarts", "cyclic", "plateau"}},
+          Use{"--lr-mode", {"cyclic"}}, Use{"--lr-cycle-momentum", {"cyclic"}}, Use{"--lr-patience", {"plateau"}}})
         if (differs_from_default(app, use.flag) &&
             std::find(use.schedules.begin(), use.schedules.end(), schedule.name) == use.schedules.end())
             throw UsageError(fmt::format("{}: not used by --schedule {}; expected --schedule {}", use.flag,

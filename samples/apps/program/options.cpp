@@ -256,6 +256,10 @@ std::string ScheduleFlags::str() const {
     if (name == "polynomial") return fmt::format("{} {}", name, power);
     if (name == "cosine") return fmt::format("{} to {}", name, lowest);
     if (name == "cosine-restarts") return fmt::format("{} {} to {}", name, period, lowest);
+    if (name == "cyclic")
+        return fmt::format("{} {} {}{} from {}{}", name, period, mode,
+                           mode == "exp-range" ? fmt::format(" x {}", gamma) : "", lowest,
+                           cycle_momentum ? " with momentum" : "");
     if (name == "plateau") return fmt::format("{} {} x {} to {}", name, patience, gamma, lowest);
     return name;
 }

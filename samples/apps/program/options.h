@@ -29,7 +29,11 @@ struct ScheduleFlags {
     std::vector<std::int64_t> milestones{};  ///< in epochs
     double gamma = 0.1, lowest = 0, power = 1;
     std::int64_t patience = 10;  ///< evaluations
-    std::string str() const;     ///< name with the numbers that it uses
+    std::string mode = "triangular";
+    bool cycle_momentum = false;
+    std::string str() const;  ///< name with the numbers that it uses
+    /// Whether the rate changes with every step, up to that of --lr.
+    bool is_by_steps() const { return name == "one-cycle" || name == "cyclic"; }
 };
 
 struct Options : RankFlags {

@@ -45,7 +45,7 @@ std::vector<std::string> override_settings(const Options& options, const lockste
         if (!flag.given) continue;
         if (flag.flag == "lr") {
             // --lr is the maximum of the cycle, which is compared with the other facts of the run.
-            if (options.schedule.name == "one-cycle") continue;
+            if (options.schedule.is_by_steps()) continue;
             if (began && *began != *flag.given)
                 throw UsageError(
                     fmt::format("--lr {}: the schedule saved in {} started with {}; expected the same, or no --lr",
@@ -70,8 +70,10 @@ void record_settings(const Options& options, bool resumes, lockstep::RunState& s
 namespace {
 
 std::string text_of_schedule(const Options& options) {
-    if (options.schedule.name != "one-cycle") return options.schedule.str();
-    return fmt::format("one-cycle of {} epochs up to {}", options.epochs, options.lr.value_or(options.default_lr));
+    if (!options.schedule.is_by_steps()) return options.schedule.str();
+    const std::string length =
+        options.schedule.name == "one-cycle" ? fmt::format(" of {} epochs", options.epochs) : std::string();
+    return fmt::format("{}{} up to {}", options.schedule.str(), length, options.lr.value_or(options.default_lr));
 }
 
 }  // namespace
@@ -159,6 +161,19 @@ std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockst
     if (flags.name == "one-cycle")
         return std::make_unique<OneCycleLR>(
             optimizer, OneCycleLROptions{.max_lr = optimizer.lr(), .total_steps = epochs * batches});
+    if (flags.name == "cyclic") {
+        const std::int64_t steps = flags.period * batches, up = std::max<std::int64_t>(1, steps / 2);
+        return std::make_unique<CyclicLR>(optimizer,
+                                          CyclicLROptions{.base_lr = flags.lowest,
+                                                          .max_lr = optimizer.lr(),
+                                                          .step_size_up = up,
+                                                          .step_size_down = std::max<std::int64_t>(1, steps - up),
+                                                          .mode = flags.mode == "triangular2" ? CyclicMode::triangular2
+                                                                  : flags.mode == "exp-range" ? CyclicMode::exp_range
+                                                                                              : CyclicMode::triangular,
+                                                          .gamma = flags.gamma,
+                                                          .cycle_momentum = flags.cycle_momentum});
+    }
     return nullptr;
 }
 

@@ -228,9 +228,8 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
     // After the evaluation, which reports the rate of the previous steps.
     if (schedule)
-        runner.add(lockstep::FollowSchedule(*schedule, options.schedule.name == "one-cycle"
-                                                           ? lockstep::ScheduleBy::step
-                                                           : lockstep::ScheduleBy::epoch));
+        runner.add(lockstep::FollowSchedule(
+            *schedule, options.schedule.is_by_steps() ? lockstep::ScheduleBy::step : lockstep::ScheduleBy::epoch));
     if (plateau) runner.add(lockstep::FollowPlateau(*plateau, training.score.name));
     if (options.early_stop > 0)
         runner.add(lockstep::StopEarly(training.score.name, options.early_stop, 0, training.score.higher_is_better));
