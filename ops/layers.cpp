@@ -155,12 +155,12 @@ Tensor ConvTranspose2d::forward(const Tensor& x) const {
     return conv_transpose2d(x, weight, value_or_none(bias), stride, padding, output_padding, groups, dilation);
 }
 
-BatchNorm2d::BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& o) : options(o) {
-    require_positive("BatchNorm2d", "num_features", num_features);
+BatchNorm2d::BatchNorm2d(const char* layer, std::int64_t num_features, const BatchNorm2dOptions& how) : options(how) {
+    require_positive(layer, "num_features", num_features);
     if (!(options.eps > 0))
-        throw InvalidArgument(fmt::format("BatchNorm2d: invalid eps ({}); expected a positive number", options.eps));
+        throw InvalidArgument(fmt::format("{}: invalid eps ({}); expected a positive number", layer, options.eps));
     if (!(options.momentum >= 0 && options.momentum <= 1))
-        throw InvalidArgument(fmt::format("BatchNorm2d: invalid momentum ({}); expected [0, 1]", options.momentum));
+        throw InvalidArgument(fmt::format("{}: invalid momentum ({}); expected [0, 1]", layer, options.momentum));
     if (options.affine) {
         weight.emplace(Tensor::full({num_features}, 1));
         bias.emplace(Tensor::zeros({num_features}));

@@ -134,7 +134,8 @@ struct BatchNorm2dOptions {
 /// torch.nn.BatchNorm2d over x (N, features, H, W). weight 1, bias 0, running_mean 0, running_var 1,
 /// num_batches_tracked 0 (i64). In training, every call moves the running statistics when the step commits.
 struct BatchNorm2d {
-    explicit BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& options = {});
+    explicit BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& how = {})
+        : BatchNorm2d("BatchNorm2d", num_features, how) {}
 
     std::optional<Parameter> weight, bias;
     std::optional<ModuleBuffer> running_mean, running_var, num_batches_tracked;
@@ -149,13 +150,16 @@ struct BatchNorm2d {
     }
 
 protected:
+    /// `layer`: its name in messages.
+    BatchNorm2d(const char* layer, std::int64_t num_features, const BatchNorm2dOptions& how);
     /// The result for x (N, features, ...).
     Tensor normalized(const Tensor& x) const;
 };
 
 /// torch.nn.BatchNorm1d over x (N, features) or (N, features, L); see BatchNorm2d.
 struct BatchNorm1d : BatchNorm2d {
-    using BatchNorm2d::BatchNorm2d;
+    explicit BatchNorm1d(std::int64_t num_features, const BatchNorm2dOptions& how = {})
+        : BatchNorm2d("BatchNorm1d", num_features, how) {}
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
@@ -163,7 +167,8 @@ struct BatchNorm1d : BatchNorm2d {
 
 /// torch.nn.BatchNorm3d over x (N, features, D, H, W); see BatchNorm2d.
 struct BatchNorm3d : BatchNorm2d {
-    using BatchNorm2d::BatchNorm2d;
+    explicit BatchNorm3d(std::int64_t num_features, const BatchNorm2dOptions& how = {})
+        : BatchNorm2d("BatchNorm3d", num_features, how) {}
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
@@ -173,7 +178,7 @@ struct BatchNorm3d : BatchNorm2d {
 /// The bits do not depend on where these are.
 struct SyncBatchNorm : BatchNorm2d {
     explicit SyncBatchNorm(std::int64_t num_features, BatchNorm2dOptions o = {})
-        : BatchNorm2d(num_features, (o.statistics = BatchNormStatistics::synchronized, o)) {}
+        : BatchNorm2d("SyncBatchNorm", num_features, (o.statistics = BatchNormStatistics::synchronized, o)) {}
 };
 
 /// torch.nn.SyncBatchNorm.convert_sync_batchnorm: all BatchNorm layers of `model`, in place, with their parameters and

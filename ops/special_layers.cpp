@@ -71,9 +71,9 @@ Tensor AlphaDropout::forward(const Tensor& x) const {
     return alpha_dropout(x, p, training);
 }
 
-InstanceNorm2d::InstanceNorm2d(std::int64_t features, const InstanceNormOptions& options)
+InstanceNorm2d::InstanceNorm2d(const char* layer, std::int64_t features, const InstanceNormOptions& options)
     : num_features(features), eps(options.eps) {
-    require_positive("InstanceNorm", "num_features", features);
+    require_positive(layer, "num_features", features);
     if (!options.affine) return;
     weight.emplace(Tensor::full({features}, 1));
     bias.emplace(Tensor::zeros({features}));
@@ -81,7 +81,7 @@ InstanceNorm2d::InstanceNorm2d(std::int64_t features, const InstanceNormOptions&
 
 Tensor InstanceNorm2d::forward(const Tensor& x) const {
     if (x.dims() > 1 && x.size(1) != num_features)
-        throw InvalidArgument(fmt::format("InstanceNorm: input {} has {} channels; expected {}", x.shape().str(),
+        throw InvalidArgument(fmt::format("instance_norm: input {} has {} channels; expected {}", x.shape().str(),
                                           x.size(1), num_features));
     return instance_norm(x, value_or_none(weight), value_or_none(bias), eps);
 }

@@ -269,7 +269,8 @@ struct InstanceNormOptions {
 
 /// torch.nn.InstanceNorm2d over x (N, features, H, W), without running statistics. weight 1, bias 0.
 struct InstanceNorm2d {
-    explicit InstanceNorm2d(std::int64_t num_features, const InstanceNormOptions& options = {});
+    explicit InstanceNorm2d(std::int64_t features, const InstanceNormOptions& options = {})
+        : InstanceNorm2d("InstanceNorm2d", features, options) {}
 
     std::optional<Parameter> weight, bias;
     std::int64_t num_features;
@@ -279,16 +280,22 @@ struct InstanceNorm2d {
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
     void describe(Signature& signature) const { signature.add(num_features).add(eps); }
+
+protected:
+    /// `layer`: its name in messages.
+    InstanceNorm2d(const char* layer, std::int64_t features, const InstanceNormOptions& options);
 };
 
 /// torch.nn.InstanceNorm1d over x (N, features, L).
 struct InstanceNorm1d : InstanceNorm2d {
-    using InstanceNorm2d::InstanceNorm2d;
+    explicit InstanceNorm1d(std::int64_t features, const InstanceNormOptions& options = {})
+        : InstanceNorm2d("InstanceNorm1d", features, options) {}
 };
 
 /// torch.nn.InstanceNorm3d over x (N, features, D, H, W).
 struct InstanceNorm3d : InstanceNorm2d {
-    using InstanceNorm2d::InstanceNorm2d;
+    explicit InstanceNorm3d(std::int64_t features, const InstanceNormOptions& options = {})
+        : InstanceNorm2d("InstanceNorm3d", features, options) {}
 };
 
 /// Options of ConvTranspose1d.

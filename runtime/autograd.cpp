@@ -333,13 +333,13 @@ private:
                 fmt::format("backward: the autograd graph of {} was freed by an earlier backward; expected "
                             "retain_graph = true in that call",
                             node.name));
-        const ApiScope call(node.name);
-        if (!create_graph_) return node.backward(entry.gradients);
-        if (!node.backward.is_composed())
+        if (create_graph_ && !node.backward.is_composed())
             throw InvalidArgument(fmt::format(
                 "grad: {} has no second derivative; expected create_graph = false, or functions with second "
                 "derivatives between the outputs and the inputs (docs/support.md lists them)",
                 node.name));
+        const ApiScope call(node.name);
+        if (!create_graph_) return node.backward(entry.gradients);
         const Differentiated scope(entry.node);
         return node.backward(entry.gradients);
     }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/memory.h"
 
 namespace lockstep::eager_state {
@@ -257,11 +258,20 @@ Gate gate(const Set& set, Device device) {
     return gate;
 }
 
+namespace {
+
+/// Throws the error of an earlier call, which its message names.
+void throw_if_told(EagerReport& report) {
+    const ApiScope without_the_reader{nullptr};
+    if (const std::string text = report.told(); !text.empty()) throw InvalidArgument(text);
+}
+
+}  // namespace
+
 void check(Set& set) {
     if (!set) return;
     const Set asked = set;
-    for (const auto& report : asked->all)
-        if (const std::string text = report->told(); !text.empty()) throw InvalidArgument(text);
+    for (const auto& report : asked->all) throw_if_told(*report);
     set = nullptr;
 }
 
@@ -271,8 +281,7 @@ void check_all() {
         const std::scoped_lock lock(table().mutex);
         for (const auto& [device, reports] : table().of) all.insert(all.end(), reports.begin(), reports.end());
     }
-    for (const auto& report : all)
-        if (const std::string text = report->told(); !text.empty()) throw InvalidArgument(text);
+    for (const auto& report : all) throw_if_told(*report);
 }
 
 }  // namespace eager_reports

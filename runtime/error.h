@@ -19,7 +19,9 @@ public:
 /// The caller's mistake: a shape, a flag, a device that does not exist. Nothing has changed.
 class InvalidArgument : public Error {
 public:
-    using Error::Error;
+    /// `message` begins with the name of a function. If the program has called another one, which is made of that one,
+    /// both are named: "conv1d (conv2d): input (1, 2, 1, 4) has 2 channels; ...".
+    explicit InvalidArgument(const std::string& message);
 };
 
 /// A device or its library failed: the message names call, status, device, file and line.

@@ -7,7 +7,9 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/special_layers.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/record.h"
@@ -80,6 +82,85 @@ TEST_CASE("tensors on different devices") {
             {"mse_loss", [&] { (void)mse_loss(a, b); }},
         },
         ": tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
+}
+
+TEST_CASE("messages of functions that are made of others name both") {
+    const auto zeros = [](const Shape& shape) { return Tensor::zeros(shape); };
+    const std::pair<const char*, Call> calls[] = {
+        {"conv1d (conv2d): ",
+         [&] {
+             (void)conv1d(zeros({1, 2, 5}), zeros({1, 3, 2}));
+         }},
+        {"conv1d (conv2d): ",
+         [&] {
+             (void)conv1d(zeros({1, 2, 5}), zeros({1, 2, 7}));
+         }},
+        {"conv1d (conv2d): ",
+         [&] {
+             (void)conv1d(zeros({1, 2, 5}), zeros({1, 2, 2}), {}, 0);
+         }},
+        {"conv3d (conv2d): ",
+         [&] {
+             (void)conv3d(zeros({1, 2, 3, 4, 4}), zeros({1, 3, 1, 2, 2}));
+         }},
+        {"conv_transpose1d (conv_transpose2d): ",
+         [&] {
+             (void)conv_transpose1d(zeros({1, 2, 5}), zeros({3, 1, 2}));
+         }},
+        {"conv_transpose3d (conv_transpose2d): ",
+         [&] {
+             (void)conv_transpose3d(zeros({1, 2, 3, 4, 4}), zeros({3, 1, 1, 2, 2}));
+         }},
+        {"max_pool1d (max_pool2d): ",
+         [&] {
+             (void)max_pool1d(zeros({1, 2, 5}), 7);
+         }},
+        {"avg_pool3d (avg_pool2d): ",
+         [&] {
+             (void)avg_pool3d(zeros({1, 2, 3, 4, 4}), {1, 9, 9});
+         }},
+        {"adaptive_max_pool1d (adaptive_max_pool2d): ",
+         [&] {
+             (void)adaptive_max_pool1d(zeros({1, 2, 5}), 0);
+         }},
+        {"adaptive_avg_pool3d (adaptive_avg_pool2d): ",
+         [&] {
+             (void)adaptive_avg_pool3d(zeros({1, 2, 3, 4, 4}), {1, 0, 1});
+         }},
+        {"bmm (matmul): ",
+         [&] {
+             (void)bmm(zeros({2, 3, 4}), zeros({2, 3, 4}));
+         }},
+        {"conv2d: ",
+         [&] {
+             (void)conv2d(zeros({1, 2, 4, 4}), zeros({1, 3, 2, 2}));
+         }},
+    };
+    for (const auto& [begin, call] : calls) {
+        const std::string message = message_of<InvalidArgument>(call);
+        INFO(message);
+        CHECK(message.starts_with(begin));
+    }
+    // Layers are made of these functions.
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)Conv1d(2, 3, 2)(zeros({1, 4, 5}));
+          }) == "conv1d (conv2d): input (1, 4, 1, 5) has 4 channels; weight (3, 2, 1, 2) expects 2");
+    // Other beginnings are unchanged.
+    const ApiScope scope("f");
+    for (const char* text : {"f: wrong", "Some class: wrong", "no name", "g:wrong", ": wrong", ""})
+        CHECK(std::string(InvalidArgument(text).what()) == text);
+    CHECK(std::string(InvalidArgument("g: wrong; h: too").what()) == "f (g): wrong; h: too");
+}
+
+TEST_CASE("messages of layers that are derived from another one name the layer") {
+    const std::string size = ": invalid num_features (0); expected a positive number";
+    CHECK(message_of<InvalidArgument>([] { BatchNorm1d(0); }) == "BatchNorm1d" + size);
+    CHECK(message_of<InvalidArgument>([] { BatchNorm2d(0); }) == "BatchNorm2d" + size);
+    CHECK(message_of<InvalidArgument>([] { BatchNorm3d(0); }) == "BatchNorm3d" + size);
+    CHECK(message_of<InvalidArgument>([] { SyncBatchNorm(0); }) == "SyncBatchNorm" + size);
+    CHECK(message_of<InvalidArgument>([] { InstanceNorm1d(0); }) == "InstanceNorm1d" + size);
+    CHECK(message_of<InvalidArgument>([] { InstanceNorm2d(0); }) == "InstanceNorm2d" + size);
+    CHECK(message_of<InvalidArgument>([] { InstanceNorm3d(0); }) == "InstanceNorm3d" + size);
 }
 
 TEST_CASE("checked arguments name the call and return its tensors") {

@@ -182,7 +182,7 @@ TEST_CASE("invalid arguments of the composed functions are named") {
          [&] {
              cdist(x, Tensor::ones({2, 4}));
          }},
-        {"norm: invalid order (3)", [&] { cdist(x, x, 3); }},
+        {"cdist (norm): invalid order (3)", [&] { cdist(x, x, 3); }},
         {"bilinear: inputs",
          [&] {
              bilinear(x, x, Tensor::ones({2, 4, 3}));
@@ -214,7 +214,7 @@ TEST_CASE("invalid arguments of the composed functions are named") {
         {"embedding_bag: input has 1 dimensions", [&] { embedding_bag(Tensor::zeros({3}, DType::i64), x); }},
         {"multi_margin_loss: target has shape (3,)", [&] { multi_margin_loss(x, Tensor::zeros({3}, DType::i64)); }},
         {"margin_ranking_loss: input and target differ in shape", [&] { margin_ranking_loss(x, x, v); }},
-        {"InstanceNorm: input (2, 3) has 3 channels; expected 4", [&] { InstanceNorm1d(4)(x); }},
+        {"instance_norm: input (2, 3) has 3 channels; expected 4", [&] { InstanceNorm1d(4)(x); }},
         {"Bilinear: invalid in1_features (0)", [] { Bilinear(0, 1, 1); }},
         {"ConvTranspose1d: invalid in_channels (3)", [] { ConvTranspose1d(3, 2, 3, {.groups = 2}); }},
         {"clamp: both limits are undefined", [&] { clamp(x, Tensor(), Tensor()); }},
