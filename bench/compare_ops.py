@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares single operations of Lockstep and PyTorch on the CPU: eager, forward and with backward, 1 Mi elements or the
-shapes of small networks.
+shapes of small networks. `ops-bench --list` prints them.
 
     bench/compare_ops.py build/release/bin/ops-bench --python /path/to/python
 
@@ -24,21 +24,26 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="threads for each library (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=5, help="rounds (%(default)s)")
     parser.add_argument("--seconds", type=float, default=0.05, help="shortest time of a measurement (%(default)s)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only operations whose expression contains TEXT")
+    parser.add_argument("--cpu-time", action="store_true",
+                        help="measure processor time instead of elapsed time, on a machine with other work")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only operations whose name contains TEXT")
     args = parser.parse_args()
 
     flags = ["--threads", str(args.threads), "--seconds", str(args.seconds)]
+    if args.cpu_time:
+        flags.append("--cpu-time")
     ours = Program([args.ops_bench, "--serve", *flags])
     theirs = Program([args.python, str(HERE / "torch_ops.py"), *flags])
     versions = {**versions_of(args.ops_bench), "torch": theirs.ready[1]}
     listed = subprocess.check_output([args.ops_bench, "--list"], text=True).splitlines()
 
-    result = {"threads": args.threads, "repetitions": args.repetitions, "microseconds": {}, "ratios": {}}
+    result = {"threads": args.threads, "repetitions": args.repetitions, "clock": "processor" if args.cpu_time else "wall",
+              "microseconds": {}, "ratios": {}}
     loads = []
-    print("%-42s %-9s %10s %10s  %s" % ("operation", "pass", "us", "torch us", "ratio"))
+    print("%-72s %-9s %10s %10s  %s" % ("operation", "pass", "us", "torch us", "ratio"))
     for number, line in enumerate(listed):
-        expression = line.split("\t")[0]
-        if args.only not in expression:
+        operation = line.split("\t")[0]
+        if args.only not in operation:
             continue
         for way in ("forward", "training"):
             times = {"lockstep": [], "torch": []}
@@ -46,12 +51,12 @@ def main():
                 loads.append(os.getloadavg()[0])
                 times["lockstep"].append(ours.rate("%d %s" % (number, way)))
                 times["torch"].append(theirs.rate("%s\t%s" % (way, line)))
-            name = "%s, %s" % (expression, way)
+            name = "%s, %s" % (operation, way)
             result["microseconds"][name] = {side: spread(values) for side, values in times.items()}
             ratio = spread([b / a for a, b in zip(times["lockstep"], times["torch"])])
             result["ratios"][name] = ratio
-            print("%-42s %-9s %10.1f %10.1f  %.2f (%.2f to %.2f)" % (
-                expression, way, result["microseconds"][name]["lockstep"]["median"],
+            print("%-72s %-9s %10.1f %10.1f  %.2f (%.2f to %.2f)" % (
+                operation, way, result["microseconds"][name]["lockstep"]["median"],
                 result["microseconds"][name]["torch"]["median"], *ratio.values()), flush=True)
     ours.close()
     theirs.close()

@@ -1,20 +1,19 @@
 // Time of single operations on the CPU, eager, forward and with backward: Lockstep's side of compare_ops.py.
 //
 //     ops-bench                  microseconds of every operation
-//     ops-bench --list           name, PyTorch's expression and shapes of the inputs, separated by tabs
+//     ops-bench --list           for every operation, the fields of torch_ops.py's orders, separated by tabs
 //     ops-bench --serve          answers lines of a number in the list and a pass, "3 forward", with microseconds
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <functional>
+#include <ctime>
 #include <iostream>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/functional.h"
-#include "lockstep/ops/loss.h"
+#include "op_cases.h"
+
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
@@ -24,105 +23,48 @@ namespace ls = lockstep;
 
 namespace {
 
+using Case = ls::bench::OpCase;
 using Tensors = std::vector<ls::Tensor>;
 
-/// `torch`: the same with inputs a, b, c. `classes`: the last input has i64 numbers below this; 0: it has floats.
-struct Case {
-    const char* torch;
-    std::vector<ls::Shape> shapes;
-    std::function<ls::Tensor(const Tensors&)> run;
-    std::int64_t classes = 0;
-};
-
-const std::vector<Case>& cases() {
-    const ls::Shape large{1024, 1024}, images{16, 64, 32, 32};
-    static const std::vector<Case> all = {
-        {"a + b", {large, large}, [](const Tensors& in) { return in[0] + in[1]; }},
-        {"a * b", {large, large}, [](const Tensors& in) { return in[0] * in[1]; }},
-        {"a / b", {large, large}, [](const Tensors& in) { return in[0] / in[1]; }},
-        {"a * 2", {large}, [](const Tensors& in) { return in[0] * 2; }},
-        {"torch.maximum(a, b)", {large, large}, [](const Tensors& in) { return ls::maximum(in[0], in[1]); }},
-        {"torch.where(a > 0, a, b)",
-         {large, large},
-         [](const Tensors& in) { return ls::where(in[0] > 0, in[0], in[1]); }},
-        {"torch.exp(a)", {large}, [](const Tensors& in) { return ls::exp(in[0]); }},
-        {"torch.log(a.abs())", {large}, [](const Tensors& in) { return ls::log(ls::abs(in[0])); }},
-        {"torch.sin(a)", {large}, [](const Tensors& in) { return ls::sin(in[0]); }},
-        {"torch.erf(a)", {large}, [](const Tensors& in) { return ls::erf(in[0]); }},
-        {"torch.tanh(a)", {large}, [](const Tensors& in) { return ls::tanh(in[0]); }},
-        {"torch.sigmoid(a)", {large}, [](const Tensors& in) { return ls::sigmoid(in[0]); }},
-        {"torch.relu(a)", {large}, [](const Tensors& in) { return ls::relu(in[0]); }},
-        {"F.gelu(a)", {large}, [](const Tensors& in) { return ls::gelu(in[0]); }},
-        {"F.gelu(a, approximate='tanh')",
-         {large},
-         [](const Tensors& in) { return ls::gelu(in[0], ls::GeluForm::tanh); }},
-        {"F.silu(a)", {large}, [](const Tensors& in) { return ls::silu(in[0]); }},
-        {"F.logsigmoid(a)", {large}, [](const Tensors& in) { return ls::logsigmoid(in[0]); }},
-        {"torch.sqrt(a.abs())", {large}, [](const Tensors& in) { return ls::sqrt(ls::abs(in[0])); }},
-        {"torch.pow(a, 3)", {large}, [](const Tensors& in) { return ls::pow(in[0], 3); }},
-        {"torch.clamp(a, -1, 1)", {large}, [](const Tensors& in) { return ls::clamp(in[0], -1, 1); }},
-        {"torch.softmax(a, 1)", {large}, [](const Tensors& in) { return ls::softmax(in[0], 1); }},
-        {"torch.softmax(a, 0)", {large}, [](const Tensors& in) { return ls::softmax(in[0], 0); }},
-        {"torch.log_softmax(a, 1)", {{4096, 10}}, [](const Tensors& in) { return ls::log_softmax(in[0], 1); }},
-        {"a.sum()", {large}, [](const Tensors& in) { return ls::sum(in[0]); }},
-        {"a.sum(1)", {large}, [](const Tensors& in) { return ls::sum(in[0], 1); }},
-        {"a.mean(0)", {large}, [](const Tensors& in) { return ls::mean(in[0], 0); }},
-        {"a.amax(1)", {large}, [](const Tensors& in) { return ls::amax(in[0], 1); }},
-        {"a.cumsum(1)", {large}, [](const Tensors& in) { return ls::cumsum(in[0], 1); }},
-        {"a.sort(1)[0]", {{256, 1024}}, [](const Tensors& in) { return ls::sort(in[0], 1).values; }},
-        {"a.t().contiguous()", {large}, [](const Tensors& in) { return in[0].transpose(0, 1).contiguous(); }},
-        {"torch.cat([a, b], 1)",
-         {large, large},
-         [](const Tensors& in) {
-             return ls::cat({in[0], in[1]}, 1);
-         }},
-        {"F.layer_norm(a, (1024,))", {large}, [](const Tensors& in) { return ls::layer_norm(in[0], ls::Shape{1024}); }},
-        {"F.batch_norm(a, None, None, b, c, True)",
-         {images, {64}, {64}},
-         [](const Tensors& in) { return ls::batch_norm(in[0], in[1], in[2]); }},
-        {"F.conv2d(a, b, padding=1)",
-         {images, {64, 64, 3, 3}},
-         [](const Tensors& in) { return ls::conv2d(in[0], in[1], {}, 1, 1); }},
-        {"F.max_pool2d(a, 2)", {images}, [](const Tensors& in) { return ls::max_pool2d(in[0], 2); }},
-        {"F.avg_pool2d(a, 2)", {images}, [](const Tensors& in) { return ls::avg_pool2d(in[0], 2); }},
-        {"F.linear(a, b)", {{64, 784}, {256, 784}}, [](const Tensors& in) { return ls::linear(in[0], in[1]); }},
-        {"a @ b", {{512, 512}, {512, 512}}, [](const Tensors& in) { return ls::matmul(in[0], in[1]); }},
-        {"F.scaled_dot_product_attention(a, b, c)",
-         {{8, 4, 128, 32}, {8, 4, 128, 32}, {8, 4, 128, 32}},
-         [](const Tensors& in) { return ls::scaled_dot_product_attention(in[0], in[1], in[2]); }},
-        {"F.embedding(b, a)",
-         {{1000, 256}, {4096}},
-         [](const Tensors& in) { return ls::embedding(in[1], in[0]); },
-         1000},
-        {"F.cross_entropy(a, b)",
-         {{4096, 10}, {4096}},
-         [](const Tensors& in) { return ls::cross_entropy(in[0], in[1]).value(); },
-         10},
-        {"a.index_select(0, b)",
-         {large, {512}},
-         [](const Tensors& in) { return ls::index_select(in[0], 0, in[1]); },
-         1024},
-    };
-    return all;
-}
+const std::vector<Case>& cases() { return ls::bench::op_cases(); }
 
 /// Inputs of a case, on the host.
 Tensors inputs_of(const Case& one) {
     ls::manual_seed(1);
     Tensors inputs;
     for (const ls::Shape& shape : one.shapes) {
-        if (one.classes > 0 && inputs.size() + 1 == one.shapes.size())
-            inputs.push_back((ls::Tensor::rand(shape) * static_cast<double>(one.classes)).to(ls::DType::i64));
-        else
-            inputs.push_back(ls::Tensor::randn(shape).requires_grad_());
+        const auto last = inputs.size() + 1 == one.shapes.size() ? one.last : ls::bench::LastInput();
+        switch (last.kind) {
+            case ls::bench::LastInput::Kind::numbers:
+                inputs.push_back(ls::Tensor::randn(shape).to(one.dtype).requires_grad_());
+                break;
+            case ls::bench::LastInput::Kind::classes:
+                inputs.push_back((ls::Tensor::rand(shape) * static_cast<double>(last.classes)).to(ls::DType::i64));
+                break;
+            case ls::bench::LastInput::Kind::mask: inputs.push_back(ls::Tensor::rand(shape) < 0.5); break;
+        }
     }
     return inputs;
 }
 
-/// Microseconds of one call, at least `least` seconds long in total.
-double measured(const Case& one, bool backward, int threads, double least) {
-    const ls::ComputeScope scope({.threads = threads});
+struct Measurement {
+    int threads = 1;
+    double least = 0.05;    ///< seconds of a measurement
+    bool cpu_time = false;  ///< processor time of all threads instead of elapsed time
+};
+
+double seconds(bool cpu_time) {
+    timespec now{};
+    clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/// Microseconds of one call.
+double measured(const Case& one, bool backward, const Measurement& how) {
+    const ls::ComputeScope scope({.threads = how.threads});
     const Tensors inputs = inputs_of(one);
+    Tensors leaves = one.parameters ? one.parameters() : Tensors();
+    leaves.insert(leaves.end(), inputs.begin(), inputs.end());
     ls::Tensor upstream;
     const auto call = [&] {
         if (!backward) {
@@ -131,21 +73,21 @@ double measured(const Case& one, bool backward, int threads, double least) {
             return;
         }
         const ls::Tensor y = one.run(inputs);
-        if (!upstream.defined()) upstream = ls::Tensor::ones(y.shape());
+        if (!upstream.defined()) upstream = ls::Tensor::ones(y.shape(), y.dtype());
         y.backward(upstream);
-        for (const ls::Tensor& input : inputs) input.set_grad(ls::Tensor());
+        for (const ls::Tensor& leaf : leaves) leaf.set_grad(ls::Tensor());
     };
-    if (least > 0)
+    if (how.least > 0)
         for (int i = 0; i < 3; ++i) call();  // warm up
     int calls = 0;
-    const auto begin = std::chrono::steady_clock::now();
-    std::chrono::duration<double> passed{};
+    const double begin = seconds(how.cpu_time);
+    double passed = 0;
     do {
         call();
         ++calls;
-        passed = std::chrono::steady_clock::now() - begin;
-    } while (passed.count() < least);
-    return passed.count() / calls * 1e6;
+        passed = seconds(how.cpu_time) - begin;
+    } while (passed < how.least);
+    return passed / calls * 1e6;
 }
 
 std::string shapes_text(const Case& one) {
@@ -158,7 +100,25 @@ std::string shapes_text(const Case& one) {
     return text;
 }
 
-void serve(int threads, double least) {
+/// "a + b (1024,1024 1024)": an expression can occur with several shapes and dtypes.
+std::string name_of(const Case& one) {
+    std::string name = std::string(one.torch) + " (" + shapes_text(one);
+    if (one.dtype != ls::DType::f32) name += " " + std::string(ls::name_of(one.dtype));
+    return name + ")";
+}
+
+void print_list() {
+    for (const Case& one : cases()) {
+        const auto kind = one.last.kind;
+        const std::string last = kind == ls::bench::LastInput::Kind::classes ? std::to_string(one.last.classes)
+                                 : kind == ls::bench::LastInput::Kind::mask  ? "mask"
+                                                                             : "";
+        std::printf("%s\t%s\t%s\t%s\t%s\t%s\n", name_of(one).c_str(), one.torch, shapes_text(one).c_str(), last.c_str(),
+                    std::string(ls::name_of(one.dtype)).c_str(), one.layer);
+    }
+}
+
+void serve(const Measurement& how) {
     std::printf("ready\n");
     std::fflush(stdout);
     for (std::string line; std::getline(std::cin, line);) {
@@ -169,7 +129,7 @@ void serve(int threads, double least) {
         if (number >= cases().size() || (pass != "forward" && pass != "training"))
             throw ls::InvalidArgument("unknown order '" + line +
                                       "'; expected a number in --list and forward or training");
-        std::printf("%.3f\n", measured(cases()[number], pass == "training", threads, least));
+        std::printf("%.3f\n", measured(cases()[number], pass == "training", how));
         std::fflush(stdout);
     }
 }
@@ -179,23 +139,22 @@ void serve(int threads, double least) {
 int main(int argc, char** argv) try {
     CLI::App app("Time of single operations on the CPU");
     bool list = false, serves = false;
-    int threads = 1;
-    double least = 0.05;
+    Measurement how;
     app.add_flag("--list", list, "print the operations and what PyTorch calls them");
     app.add_flag("--serve", serves, "answer orders from standard input");
-    app.add_option("--threads", threads, "CPU threads")->check(CLI::Range(1, 256));
-    app.add_option("--seconds", least, "shortest time of a measurement")->check(CLI::Range(0.0, 60.0));
+    app.add_option("--threads", how.threads, "CPU threads")->check(CLI::Range(1, 256));
+    app.add_option("--seconds", how.least, "shortest time of a measurement")->check(CLI::Range(0.0, 60.0));
+    app.add_flag("--cpu-time", how.cpu_time, "measure processor time, which other programs affect less");
     CLI11_PARSE(app, argc, argv);
     if (list) {
-        for (const Case& one : cases())
-            std::printf("%s\t%s\t%d\n", one.torch, shapes_text(one).c_str(), static_cast<int>(one.classes));
+        print_list();
     } else if (serves) {
-        serve(threads, least);
+        serve(how);
     } else {
-        std::printf("%-42s %12s %12s\n", "microseconds", "forward", "training");
+        std::printf("%-72s %12s %12s\n", "microseconds", "forward", "training");
         for (const Case& one : cases())
-            std::printf("%-42s %12.1f %12.1f\n", one.torch, measured(one, false, threads, least),
-                        measured(one, true, threads, least));
+            std::printf("%-72s %12.1f %12.1f\n", name_of(one).c_str(), measured(one, false, how),
+                        measured(one, true, how));
     }
     return 0;
 } catch (const std::exception& error) {
