@@ -124,6 +124,13 @@ std::unique_ptr<Kernel> make_special_function(const SpecialFunction& operation, 
     });
 }
 
+/// a or b, of which both are read. Loops with branches are not vectorized and mispredict mixed conditions.
+template <class Bits>
+Bits selected(bool condition, Bits a, Bits b) {
+    const auto mask = static_cast<Bits>(-static_cast<Bits>(condition));
+    return static_cast<Bits>((a & mask) | (b & ~mask));
+}
+
 /// Elements as numbers of the same size.
 template <class Bits>
 std::unique_ptr<Kernel> make_where_of(const KernelRequest& request) {
@@ -135,9 +142,10 @@ std::unique_ptr<Kernel> make_where_of(const KernelRequest& request) {
             const std::int64_t step = walk.steps()[0];
             with_steps(walk.steps()[1], walk.steps()[2], [=](auto a_step, auto b_step) {
                 if (step == 1)
-                    for (std::int64_t i = 0; i < n; ++i) y[i] = condition[i] ? a[i * a_step] : b[i * b_step];
+                    for (std::int64_t i = 0; i < n; ++i) y[i] = selected(condition[i], a[i * a_step], b[i * b_step]);
                 else
-                    for (std::int64_t i = 0; i < n; ++i) y[i] = condition[i * step] ? a[i * a_step] : b[i * b_step];
+                    for (std::int64_t i = 0; i < n; ++i)
+                        y[i] = selected(condition[i * step], a[i * a_step], b[i * b_step]);
             });
         });
     });
