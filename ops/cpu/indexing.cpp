@@ -34,6 +34,23 @@ struct Around {
 
 // ---- one index for all lines ------------------------------------------------------------------------------------
 
+/// Elements [begin, end) of the result, if the selected dimension is the innermost one.
+template <class Bits>
+void select_elements(const Bits* x, const std::int64_t* index, Bits* y, std::int64_t size, std::int64_t count,
+                     std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+        const std::int64_t line = begin / count, first = begin - line * count,
+                           last = std::min(count, first + end - begin);
+        const Bits* const from = x + line * size;
+        Bits* const to = y + line * count;
+        for (std::int64_t i = first; i < last; ++i) {
+            const std::int64_t j = index[i];
+            to[i] = j < 0 || j >= size ? Bits(0) : from[j];
+        }
+        begin += last - first;
+    }
+}
+
 template <class Bits>
 std::unique_ptr<Kernel> make_index_select_of(const IndexSelect& operation, const KernelRequest& request) {
     return make_kernel([from = Around(request.in[0].shape, operation.dim), count = request.in[1].numel(),
@@ -46,6 +63,7 @@ std::unique_ptr<Kernel> make_index_select_of(const IndexSelect& operation, const
         const std::int64_t rows = from.outer * count, inner = from.inner;
         const std::int64_t grain = std::max<std::int64_t>(1, element_grain / std::max<std::int64_t>(1, inner));
         for_parts(worthwhile_threads(threads, rows * inner), rows, grain, [&](std::int64_t begin, std::int64_t end) {
+            if (inner == 1) return select_elements(x, index, y, from.size, count, begin, end);
             for (std::int64_t row = begin; row < end; ++row) {
                 const std::int64_t o = row / count, j = index[row - o * count];
                 Bits* const to = y + row * inner;
@@ -86,7 +104,10 @@ std::unique_ptr<Kernel> make_index_select_backward(const IndexSelectBackward& op
                                   const std::int64_t j = index[i];
                                   if (j < begin || j >= end || j == ignored) continue;
                                   const T* const from = dy + (o * count + i) * to.inner;
-                                  for (std::int64_t k = 0; k < to.inner; ++k) sums[j * to.inner + k] += from[k];
+                                  if (to.inner == 1)
+                                      sums[j] += *from;
+                                  else
+                                      for (std::int64_t k = 0; k < to.inner; ++k) sums[j * to.inner + k] += from[k];
                               }
                           }
                       });
