@@ -97,6 +97,14 @@ function(lockstep_sanitize target)
   endif()
 endfunction()
 
+# lockstep_always_optimised(target sources...): sources on which programs with sanitizers, whose presets do not optimise, would
+# spend a large part of their time. A precompiled header is valid either with or without optimisation.
+function(lockstep_always_optimised target)
+  if(LOCKSTEP_SANITIZE)
+    set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
 # Minor versions of 0.x may change the binary interface.
 set(LOCKSTEP_SOVERSION ${lockstep_VERSION_MAJOR}.${lockstep_VERSION_MINOR})
 
