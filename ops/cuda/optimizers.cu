@@ -37,10 +37,12 @@ struct MakeFactors {
 };
 
 template <class T, class Rule>
-struct UpdateChunk {
+struct UpdateChunks {
     static constexpr int width = chunk_elements(sizeof(T));
+    static constexpr int at_once = 2;  // chunks of each array whose loads are in flight
     static constexpr unsigned count = Rule::states.size();
     using Factors = typename Rule::template Factors<T>;
+    using Chunks = ThreadChunks<width>;
 
     Rows rows;
     ArenaRange range;
@@ -51,40 +53,66 @@ struct UpdateChunk {
     T* states[max_states];  ///< null if no group uses them
     bool aligned;           ///< chunks may be loaded at once
 
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
         if (!is_good(agreed)) return;
-        const std::int64_t first = i * width, end = range.end - range.begin;
+        const std::int64_t first = Chunks::first(thread), end = range.end - range.begin;
+        if (first >= end) return;
         const int parameter = rows.at(range.begin + first, range);
-        if (aligned && parameter >= 0 && first + width <= end && range.begin + first + width <= rows[parameter].end) {
-            if (rows[parameter].trainable != 0) update_chunk(factors[parameter - range.first], first);
+        if (has_all(parameter, first, Chunks::reach)) {
+            if (rows[parameter].trainable == 0) return;
+            LOCKSTEP_NO_UNROLL
+            for (int c = 0; c < Chunks::count; c += at_once)
+                update_chunks<at_once>(factors[parameter - range.first], first + c * Chunks::step);
+            return;
+        }
+        LOCKSTEP_NO_UNROLL
+        for (int c = 0; c < Chunks::count; ++c) update_any_chunk(first + c * Chunks::step, end);
+    }
+
+private:
+    /// Whether a parameter contains the elements [first, first + length), and they can be accessed in chunks.
+    LOCKSTEP_HD_INLINE bool has_all(int parameter, std::int64_t first, int length) const {
+        const std::int64_t last = range.begin + first + length;
+        return aligned && parameter >= 0 && last <= range.end && last <= rows[parameter].end;
+    }
+    LOCKSTEP_HD_INLINE void update_any_chunk(std::int64_t first, std::int64_t end) const {
+        if (first >= end) return;
+        const int parameter = rows.at(range.begin + first, range);
+        if (has_all(parameter, first, width)) {
+            if (rows[parameter].trainable != 0) update_chunks<1>(factors[parameter - range.first], first);
             return;
         }
         LOCKSTEP_NO_UNROLL
         for (std::int64_t e = first; e < end && e < first + width; ++e) update_element(e);
     }
-
-private:
-    LOCKSTEP_HD_INLINE void update_chunk(const Factors& own, std::int64_t first) const {
+    template <int chunks>
+    LOCKSTEP_HD_INLINE void update_chunks(const Factors& own, std::int64_t first) const {
         const unsigned used = Rule::template used<T>(own);
-        T gradient[width], parameter[width], state[max_states][width] = {};
-        load_chunk(gradients + first, gradient);
-        load_chunk(parameters + first, parameter);
+        T gradient[chunks][width], parameter[chunks][width], state[max_states][chunks][width] = {};
         LOCKSTEP_UNROLL
-        for (unsigned s = 0; s < count; ++s)
-            if ((used >> s & 1u) != 0) load_chunk(states[s] + first, state[s]);
-        LOCKSTEP_UNROLL
-        for (int k = 0; k < width; ++k) {
-            T each[max_states];
+        for (int c = 0; c < chunks; ++c) {
+            load_chunk(gradients + first + c * Chunks::step, gradient[c]);
+            load_chunk(parameters + first + c * Chunks::step, parameter[c]);
             LOCKSTEP_UNROLL
-            for (unsigned s = 0; s < max_states; ++s) each[s] = state[s][k];
-            Rule::update(own, gradient[k], parameter[k], each);
-            LOCKSTEP_UNROLL
-            for (unsigned s = 0; s < max_states; ++s) state[s][k] = each[s];
+            for (unsigned s = 0; s < count; ++s)
+                if ((used >> s & 1u) != 0) load_chunk(states[s] + first + c * Chunks::step, state[s][c]);
         }
-        store_chunk(parameter, parameters + first);
         LOCKSTEP_UNROLL
-        for (unsigned s = 0; s < count; ++s)
-            if ((used >> s & 1u) != 0) store_chunk(state[s], states[s] + first);
+        for (int c = 0; c < chunks; ++c) {
+            LOCKSTEP_UNROLL
+            for (int k = 0; k < width; ++k) {
+                T each[max_states];
+                LOCKSTEP_UNROLL
+                for (unsigned s = 0; s < max_states; ++s) each[s] = state[s][c][k];
+                Rule::update(own, gradient[c][k], parameter[c][k], each);
+                LOCKSTEP_UNROLL
+                for (unsigned s = 0; s < max_states; ++s) state[s][c][k] = each[s];
+            }
+            store_chunk(parameter[c], parameters + first + c * Chunks::step);
+            LOCKSTEP_UNROLL
+            for (unsigned s = 0; s < count; ++s)
+                if ((used >> s & 1u) != 0) store_chunk(state[s][c], states[s] + first + c * Chunks::step);
+        }
     }
     LOCKSTEP_HD_INLINE void update_element(std::int64_t e) const {
         const int parameter = rows.at(range.begin + e, range);
@@ -117,15 +145,16 @@ KernelPtr make_fused_update(const FusedUpdate<Rule>& op, KernelRequest& request)
                 const ParameterNorms* norms = nullptr;
                 if constexpr (NormRule<Rule>) norms = v.input<ParameterNorms>(2);
                 launch(queue, "update_factors", parameters, MakeFactors<T, Rule>{rows, range.first, norms, factors});
-                UpdateChunk<T, Rule> chunk{rows, range, v.agreed, factors, v.input<T>(0), v.output<T>(0), {}, false};
-                chunk.aligned = is_aligned(v.in[0], chunk_bytes) && is_aligned(v.out[0], chunk_bytes);
+                using Update = UpdateChunks<T, Rule>;
+                Update update{rows, range, v.agreed, factors, v.input<T>(0), v.output<T>(0), {}, false};
+                update.aligned = is_aligned(v.in[0], chunk_bytes) && is_aligned(v.out[0], chunk_bytes);
                 int next = 1;
                 for (std::size_t s = 0; s < Rule::states.size(); ++s) {
                     if ((given >> s & 1u) == 0) continue;
-                    chunk.states[s] = v.output<T>(next++);
-                    chunk.aligned = chunk.aligned && is_aligned(chunk.states[s], chunk_bytes);
+                    update.states[s] = v.output<T>(next++);
+                    update.aligned = update.aligned && is_aligned(update.states[s], chunk_bytes);
                 }
-                launch(queue, Rule::name, ceil_div(range.elements(), chunk.width), chunk);
+                launch(queue, Rule::name, Update::Chunks::threads(range.elements()), update);
             },
             static_cast<std::size_t>(parameters) * sizeof(Factors));
     });
