@@ -36,49 +36,75 @@ Meant meant_by(const GradientRange& range, const KernelArgs& v, int rows) {
     return {{v.input<char>(rows), range.row_bytes}, range};
 }
 
-/// A grain by as many threads as element::measure has sums, which are joined in the order of that function.
+/// A grain by as many threads as element::measure has sums, which are joined in the order of that function. A thread
+/// works on several grains, which usually belong to one parameter.
 template <class T>
-struct MeasureGrain {
+struct MeasureGrains {
+    static constexpr std::int64_t grain = MeasureGradients::grain;
     static constexpr int lanes = element::measure_lanes;
+    static constexpr int of_warp = 32 / lanes;                          // adjacent grains
+    static constexpr int of_thread = 16 / static_cast<int>(sizeof(T));  // as many as registers hold
+    static constexpr int terms = grain / lanes;                         // elements per lane
     Meant meant;
     double order;
     const T* gradients;
     double* measures;
 
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        const std::int64_t g = i / lanes, begin = g * MeasureGradients::grain;
-        const int lane = static_cast<int>(i % lanes);
+    static std::int64_t threads(std::int64_t grains) { return ceil_div(grains, of_thread * of_warp) * 32; }
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
+        const std::int64_t first = thread / 32 * (of_thread * of_warp) + thread % 32 / lanes;
+        const int lane = static_cast<int>(thread % lanes);
 #if defined(__CUDA_ARCH__)
         if (order == 2) {
-            // Loads are issued before the search for the parameter, whose latency they hide.
-            const auto in_range =
-                static_cast<int>(at_most_grain(meant.range.range.end - meant.range.range.begin - begin));
-            T own[MeasureGradients::grain / lanes];
-            LOCKSTEP_UNROLL
-            for (int k = 0; k < MeasureGradients::grain / lanes; ++k) {
-                const int place = k * lanes + lane;
-                own[k] = place < in_range ? gradients[begin + place] : T(0);
+            const std::int64_t end = (first + (of_thread - 1) * of_warp + 1) * grain;
+            T own[of_thread][terms];
+            if (end <= elements()) {  // before the search for the parameter, whose latency the loads hide
+                LOCKSTEP_UNROLL
+                for (int g = 0; g < of_thread; ++g) load(first + g * of_warp, lane, grain, own[g]);
+                if (end <= meant.end_of(first * grain)) {
+                    LOCKSTEP_UNROLL
+                    for (int g = 0; g < of_thread; ++g) store_squares(first + g * of_warp, lane, own[g]);
+                    return;
+                }
             }
-            const auto count = static_cast<int>(at_most_grain(meant.end_of(begin) - begin));
-            double sum = 0;
-            LOCKSTEP_UNROLL
-            for (int k = 0; k < MeasureGradients::grain / lanes; ++k) {
-                const auto gradient = k * lanes + lane < count ? static_cast<double>(own[k]) : 0.0;
-                sum += gradient * gradient;
+            LOCKSTEP_NO_UNROLL
+            for (std::int64_t g = first; g < first + of_thread * of_warp && g * grain < elements(); g += of_warp) {
+                load(g, lane, at_most_grain(meant.end_of(g * grain) - g * grain), own[0]);
+                store_squares(g, lane, own[0]);
             }
-            const unsigned together = ((1u << lanes) - 1) << (threadIdx.x % 32 / lanes * lanes);
-            for (int half = lanes / 2; half > 0; half /= 2) sum += __shfl_down_sync(together, sum, half, lanes);
-            if (lane == 0) measures[g] = sum;
             return;
         }
 #endif
         if (lane != 0) return;
-        const std::int64_t count = at_most_grain(meant.end_of(begin) - begin);
-        measures[g] = count > 0 ? element::measure(gradients + begin, count, order) : 0.0;
+        const std::int64_t end = elements();
+        for (std::int64_t g = first; g * grain < end && g < first + of_thread * of_warp; g += of_warp) {
+            const std::int64_t count = at_most_grain(meant.end_of(g * grain) - g * grain);
+            measures[g] = count > 0 ? element::measure(gradients + g * grain, count, order) : 0.0;
+        }
     }
-    static LOCKSTEP_HD_INLINE std::int64_t at_most_grain(std::int64_t count) {
-        return count < MeasureGradients::grain ? count : MeasureGradients::grain;
+
+private:
+    LOCKSTEP_HD_INLINE std::int64_t elements() const { return meant.range.range.end - meant.range.range.begin; }
+    static LOCKSTEP_HD_INLINE std::int64_t at_most_grain(std::int64_t count) { return count < grain ? count : grain; }
+#if defined(__CUDA_ARCH__)
+    /// The elements of one lane; zeros after the first `count` elements of the grain.
+    __device__ __forceinline__ void load(std::int64_t g, int lane, std::int64_t count, T (&own)[terms]) const {
+        LOCKSTEP_UNROLL
+        for (int k = 0; k < terms; ++k) {
+            const int place = k * lanes + lane;
+            own[k] = place < count ? gradients[g * grain + place] : T(0);
+        }
     }
+    __device__ __forceinline__ void store_squares(std::int64_t g, int lane, const T (&own)[terms]) const {
+        double sum = 0;
+        LOCKSTEP_UNROLL
+        for (const T each : own) sum += static_cast<double>(each) * static_cast<double>(each);
+        const unsigned together = ((1u << lanes) - 1) << (threadIdx.x % 32 / lanes * lanes);
+        for (int half = lanes / 2; half > 0; half /= 2) sum += __shfl_down_sync(together, sum, half, lanes);
+        if (lane == 0) measures[g] = sum;
+    }
+#endif
 };
 
 struct JoinMeasures {
@@ -132,19 +158,44 @@ struct UpdateScale {
 
 /// Replaces selected gradients by f(gradient).
 template <class T, class F>
-struct ChangeChunk {
+struct ChangeChunks {
     static constexpr int width = chunk_elements(sizeof(T));
+    using Chunks = ThreadChunks<width>;
     Meant meant;
     F f;
     T* gradients;
     bool aligned;
 
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
-        const std::int64_t first = i * width, end = meant.range.range.end - meant.range.range.begin;
-        T chunk[width];
-        const bool loaded = aligned && first + width <= end;
-        if (loaded) load_chunk(gradients + first, chunk);  // before the search, whose latency it hides
-        if (const std::int64_t selected = meant.end_of(first); loaded && first + width <= selected) {
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
+        const std::int64_t first = Chunks::first(thread), end = meant.range.range.end - meant.range.range.begin;
+        if (first >= end) return;
+        T chunks[Chunks::count][width];
+        const bool loaded = aligned && first + Chunks::reach <= end;
+        if (loaded) {  // before the search, whose latency it hides
+            LOCKSTEP_UNROLL
+            for (int c = 0; c < Chunks::count; ++c) load_chunk(gradients + first + c * Chunks::step, chunks[c]);
+        }
+        if (const std::int64_t selected = meant.end_of(first); loaded && first + Chunks::reach <= selected) {
+            LOCKSTEP_UNROLL
+            for (auto& chunk : chunks) {
+                LOCKSTEP_UNROLL
+                for (T& each : chunk) each = CastTo<T>::from(f(upcast(each)));
+            }
+            LOCKSTEP_UNROLL
+            for (int c = 0; c < Chunks::count; ++c) store_chunk(chunks[c], gradients + first + c * Chunks::step);
+            return;
+        }
+        LOCKSTEP_NO_UNROLL
+        for (int c = 0; c < Chunks::count; ++c) change_any_chunk(first + c * Chunks::step, end);
+    }
+
+private:
+    LOCKSTEP_HD_INLINE void change_any_chunk(std::int64_t first, std::int64_t end) const {
+        if (first >= end) return;
+        const std::int64_t selected = meant.end_of(first);
+        if (aligned && first + width <= selected) {
+            T chunk[width];
+            load_chunk(gradients + first, chunk);
             LOCKSTEP_UNROLL
             for (T& each : chunk) each = CastTo<T>::from(f(upcast(each)));
             return store_chunk(chunk, gradients + first);
@@ -171,8 +222,8 @@ struct ClampTo {
 
 template <class T, class F>
 void change_gradients(const Queue& queue, const char* name, const Meant& meant, const F& f, T* gradients) {
-    using Change = ChangeChunk<T, F>;
-    launch(queue, name, ceil_div(meant.range.range.elements(), Change::width),
+    using Change = ChangeChunks<T, F>;
+    launch(queue, name, Change::Chunks::threads(meant.range.range.elements()),
            Change{meant, f, gradients, is_aligned(gradients, chunk_bytes)});
 }
 
@@ -181,9 +232,9 @@ KernelPtr make_measure_gradients(const MeasureGradients& op, KernelRequest& requ
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
-            launch(queue, "measure_gradients",
-                   MeasureGradients::grains(op.range.range.elements()) * MeasureGrain<T>::lanes,
-                   MeasureGrain<T>{meant_by(op.range, v, 1), op.order, v.input<T>(0), v.output<double>(0)});
+            using Measure = MeasureGrains<T>;
+            launch(queue, "measure_gradients", Measure::threads(MeasureGradients::grains(op.range.range.elements())),
+                   Measure{meant_by(op.range, v, 1), op.order, v.input<T>(0), v.output<double>(0)});
         });
     });
 }

@@ -60,9 +60,9 @@ struct UpdateChunks {
         const int parameter = rows.at(range.begin + first, range);
         if (has_all(parameter, first, Chunks::reach)) {
             if (rows[parameter].trainable == 0) return;
+            const Factors own = factors[parameter - range.first];  // in registers: stores might change the array
             LOCKSTEP_NO_UNROLL
-            for (int c = 0; c < Chunks::count; c += at_once)
-                update_chunks<at_once>(factors[parameter - range.first], first + c * Chunks::step);
+            for (int c = 0; c < Chunks::count; c += at_once) update_chunks<at_once>(own, first + c * Chunks::step);
             return;
         }
         LOCKSTEP_NO_UNROLL
