@@ -1,6 +1,6 @@
 // The operations of ops-bench, by family: those of the sample networks at 1 Mi elements or at the shapes of small
 // networks.
-#include "op_cases.h"
+#include "lockstep/bench/op_cases.h"
 
 #include <memory>
 

@@ -11,8 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "op_cases.h"
-
+#include "lockstep/bench/op_cases.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
