@@ -72,10 +72,7 @@ void Warp::access(const Instruction& instruction, LaneMask lanes, int place) {
             static_cast<std::uint64_t>(std::unique(sectors_.begin(), sectors_.end()) - sectors_.begin());
     }
     if (stores) return;
-    for (std::size_t i = 0; i < elements; ++i) {
-        LaneMask& result = defined(instruction.out[i]);
-        result = (result & ~lanes) | loaded;
-    }
+    for (std::size_t i = 0; i < elements; ++i) define(instruction.out[i], lanes, loaded);
 }
 
 Warp::Located Warp::locate(const Instruction& instruction, int lane, int place, Fill stored) {

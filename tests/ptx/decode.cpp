@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "lockstep/tests/ptx/program.h"
 #include "lockstep/tests/ptx/syntax.h"
@@ -25,6 +27,16 @@ bool contains(const Words& words, std::string_view word) {
 std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 std::size_t bytes_of(const Variable& variable) { return bytes_of_type(variable.type) * variable.count; }
+
+/// Whether an opcode converts 64 bits to fewer, as "cvt.u32.u64" does.
+bool takes_low_half(std::string_view opcode) {
+    const bool narrows = opcode.ends_with(".u64") || opcode.ends_with(".s64");
+    const std::string_view to =
+        opcode.substr(0, opcode.rfind('.')).substr(std::min(opcode.find('.') + 1, opcode.size()));
+    constexpr std::string_view integers[] = {"u32", "s32", "u16", "s16", "u8", "s8"};
+    return narrows && opcode.starts_with("cvt.") &&
+           std::find(std::begin(integers), std::end(integers), to) != std::end(integers);
+}
 
 /// A statement that is well formed but not known.
 struct Unknown {
@@ -178,6 +190,8 @@ private:
         std::copy(in.begin(), in.end(), result.in.begin());
         result.selects = opcode.rfind("selp.", 0) == 0;
         result.divides = operation->issue == Issue::division || operation->issue == Issue::division64;
+        result.reads_low_half = takes_low_half(opcode);
+        result.keeps_low_half = opcode == "mov.b64";
         return emit(result);
     }
 
@@ -400,7 +414,7 @@ private:
         emit(result);
     }
 
-    // mov.b64 d, {a, b} and mov.b64 {a, b}, d.
+    // mov.b64 d, {a, b} and mov.b64 {a, b}, d. nvcc packs a half that is not set if only the other one is read.
     void pack_or_unpack(const Words& words, const std::vector<Operand>& operands) {
         const bool packs = operands[1].kind == Operand::Kind::group;
         const auto parts = elements_of(operands[packs ? 1 : 0]);
@@ -410,9 +424,10 @@ private:
         for (std::size_t i = 0; i < parts.size(); ++i) {
             const int shift = constant(i * bits), part = operand(parts[i]);
             if (packs) {
-                compute("pack", {assembled}, {i == 0 ? constant(0) : assembled, part, mask, shift});
+                compute("pack", {assembled}, {i == 0 ? constant(0) : assembled, part, mask, shift}).keeps_low_half =
+                    bits == 32 && i == 1;
             } else {
-                compute("unpack", {part}, {whole, mask, shift});
+                compute("unpack", {part}, {whole, mask, shift}).reads_low_half = bits == 32 && i == 0;
             }
         }
         if (packs) compute("mov.b64", {whole}, {assembled});

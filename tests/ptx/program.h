@@ -89,6 +89,9 @@ struct Instruction {
     bool extends_sign = false;
     bool selects = false;  ///< in[2] says which of the two other inputs counts
     bool divides = false;  ///< by the integer in[1]
+    /// Only the low half of in[0] counts, and other inputs are constants: conversions from 64 to fewer bits.
+    bool reads_low_half = false;
+    bool keeps_low_half = false;  ///< of in[0]
     bool guard_negated = false;
     int guard = -1;  ///< register of the predicate
     std::array<int, 4> out{-1, -1, -1, -1};

@@ -109,6 +109,22 @@ TEST_CASE("an uninitialised register") {
     CHECK(message(program.run("unused", sized(1, 1))).empty());  // registers of padding are copied like that
 }
 
+TEST_CASE("a register of which one half is not set") {
+    Program program(
+        ".version 8.0\n.target sm_80\n.address_size 64\n"
+        ".entry halves(.param .u64 to, .param .u32 high) {\n.reg .pred %p<2>;\n.reg .b32 %r<8>;\n.reg .b64 %rd<6>;\n"
+        "ld.param.u64 %rd1, [to];\nld.param.u32 %r1, [high];\nmov.u32 %r2, 7;\nmov.b64 %rd2, {%r2, %r3};\n"
+        "mov.u64 %rd3, %rd2;\ncvt.u32.u64 %r4, %rd3;\nmov.b64 {%r5, %r6}, %rd3;\nadd.s32 %r4, %r4, %r5;\n"
+        "setp.ne.s32 %p1, %r1, 0;\nselp.b32 %r4, %r6, %r4, %p1;\nst.global.u32 [%rd1], %r4;\nret; }\n"
+        ".entry whole(.param .u64 to) {\n.reg .b32 %r<4>;\n.reg .b64 %rd<6>;\n"
+        "ld.param.u64 %rd1, [to];\nmov.u32 %r2, 7;\nmov.b64 %rd2, {%r2, %r3};\nst.global.u64 [%rd1], %rd2;\nret; }\n");
+    int* const y = program.array<int>(2);
+    CHECK(program.run("halves", sized(1, 1), y, 0).faults.empty());
+    CHECK(y[0] == 14);
+    CHECK(program.run("halves", sized(1, 1), y, 1).faults.size() == 1);
+    CHECK(program.run("whole", sized(1, 1), y).faults.size() == 1);
+}
+
 TEST_CASE("races in shared memory") {
     const auto neighbours = [](int with_barrier) {
         return [=](Program& p, const Schedule& s) {

@@ -60,6 +60,7 @@ void Warp::start_block() {
     std::fill_n(lanes_of(ctaid_y), warp_size, launch_.block / grid.x % grid.y);
     std::fill_n(lanes_of(ctaid_z), warp_size, launch_.block / grid.x / grid.y);
     defined_ = defined_at_start_;
+    low_half_only_.assign(defined_.size(), 0);
     std::fill(local_fill_.begin(), local_fill_.end(), Fill::unset);
     places_.fill(0);
     alive_ = existing_;
@@ -228,14 +229,15 @@ void Warp::compute(const Instruction& instruction, LaneMask lanes) {
         known =
             defined(instruction.in[2]) & ((first & defined(instruction.in[0])) | (~first & defined(instruction.in[1])));
     }
+    if (instruction.reads_low_half) known = low_half_defined(instruction.in[0]);
+    const LaneMask low_half = instruction.keeps_low_half ? low_half_defined(instruction.in[0]) : known;
     if (instruction.divides)
         for_each_lane(lanes & known, [&](int lane) {
             if (in[1][lane] == 0)
                 launch_.report(FaultKind::division, instruction, thread(lane), "an integer is divided by zero");
         });
     instruction.operation->run(lanes_of(instruction.out[0]), in, lanes);
-    LaneMask& result = defined(instruction.out[0]);
-    result = (result & ~lanes) | (known & lanes);
+    define(instruction.out[0], lanes, known, low_half);
 }
 
 // ---- exchange between lanes ----
@@ -311,8 +313,7 @@ void Warp::shuffle(const Instruction& instruction, LaneMask lanes) {
         result_known |= (takes_part ? known >> from & 1 : 1) << lane;
         inside |= static_cast<LaneMask>(in_segment) << lane;
     });
-    LaneMask& result = defined(instruction.out[0]);
-    result = (result & ~lanes) | result_known;
+    define(instruction.out[0], lanes, result_known);
     if (instruction.out[1] < 0) return;
     for_each_lane(lanes, [&](int lane) { lanes_of(instruction.out[1])[lane] = inside >> lane & 1; });
     defined(instruction.out[1]) |= lanes;

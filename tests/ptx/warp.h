@@ -71,6 +71,18 @@ public:
 private:
     Slot* lanes_of(int number) { return registers_.data() + static_cast<std::size_t>(number) * warp_size; }
     LaneMask& defined(int number) { return defined_[static_cast<std::size_t>(number)]; }
+    /// Lanes that have at least the low half of the register.
+    LaneMask low_half_defined(int number) const {
+        return defined_[static_cast<std::size_t>(number)] | low_half_only_[static_cast<std::size_t>(number)];
+    }
+    /// The result of an instruction in `lanes` is set in those of `known`.
+    void define(int number, LaneMask lanes, LaneMask known) { define(number, lanes, known, known); }
+    void define(int number, LaneMask lanes, LaneMask known, LaneMask low_half) {
+        LaneMask& result = defined(number);
+        result = (result & ~lanes) | (known & lanes);
+        LaneMask& only = low_half_only_[static_cast<std::size_t>(number)];
+        only = (only & ~lanes) | (low_half & ~known & lanes);
+    }
     LaneMask bits_of(int number, LaneMask lanes);
     Point point(int lane) const;
 
@@ -113,6 +125,7 @@ private:
     std::array<int, warp_size> places_{};
     std::vector<Slot> registers_;
     std::vector<LaneMask> defined_, defined_at_start_;
+    std::vector<LaneMask> low_half_only_;  ///< lanes in which the high half of a packed register is not set
     std::vector<std::byte> local_;
     std::vector<Fill> local_fill_;
     std::uint16_t warp_epoch_ = 0;
