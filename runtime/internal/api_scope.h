@@ -11,20 +11,27 @@ namespace lockstep {
 /// counts: cross_entropy, not the log_softmax inside it.
 class ApiScope {
 public:
-    explicit ApiScope(const char* name) : outer_(current_) {
+    explicit ApiScope(const char* name) : outer_(current_), enclosing_(innermost_) {
         if (!outer_) current_ = name;
+        innermost_ = name;
     }
     /// Suspends the enclosing scopes.
-    explicit ApiScope(std::nullptr_t) : outer_(current_) { current_ = nullptr; }
-    ~ApiScope() { current_ = outer_; }
+    explicit ApiScope(std::nullptr_t) : outer_(current_), enclosing_(innermost_) { current_ = innermost_ = nullptr; }
+    ~ApiScope() {
+        current_ = outer_;
+        innermost_ = enclosing_;
+    }
     ApiScope(const ApiScope&) = delete;
     ApiScope& operator=(const ApiScope&) = delete;
     /// Null outside of all scopes.
     static const char* name() { return current_; }
+    /// The function that this thread executes for it, such as log_softmax. Null outside of all scopes.
+    static const char* innermost() { return innermost_; }
 
 private:
-    const char* outer_;
+    const char *outer_, *enclosing_;
     static inline thread_local const char* current_ = nullptr;
+    static inline thread_local const char* innermost_ = nullptr;
 };
 
 class Operation;

@@ -149,7 +149,10 @@ TEST_CASE("messages of functions that are made of others name both") {
     const ApiScope scope("f");
     for (const char* text : {"f: wrong", "Some class: wrong", "no name", "g:wrong", ": wrong", ""})
         CHECK(std::string(InvalidArgument(text).what()) == text);
+    CHECK(std::string(InvalidArgument("g: wrong; h: too").what()) == "g: wrong; h: too");
+    const ApiScope inner("g");
     CHECK(std::string(InvalidArgument("g: wrong; h: too").what()) == "f (g): wrong; h: too");
+    CHECK(std::string(InvalidArgument("h: wrong").what()) == "h: wrong");
 }
 
 TEST_CASE("messages of layers that are derived from another one name the layer") {
