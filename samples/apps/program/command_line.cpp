@@ -252,7 +252,9 @@ CLI::Validator is_between(double low, double high, bool with_low) {
 
 bool differs_from_default(const CLI::App& app, const std::string& flag) {
     const CLI::Option* const option = app.get_option_no_throw(flag);
-    return option && option->count() > 0 && option->results() != std::vector{option->get_default_str()};
+    if (!option || option->count() == 0) return false;
+    const bool has_value = option->get_type_size_max() > 0;
+    return option->results() != std::vector{has_value ? option->get_default_str() : std::string("false")};
 }
 
 bool is_utf8(const std::string& text) {
