@@ -131,7 +131,7 @@ Tensor index_put(const Tensor& given, const std::vector<Tensor>& given_index, co
     const Tensor rows = x.reshape({lines, per_line}), values = call[1].expand(of_values).reshape(flat);
     const Tensor index = line.reshape({shape.numel(), 1}).expand(flat);
     const Tensor y = accumulate ? scatter_add(rows, 0, index, values) : scatter(rows, 0, index, values);
-    return y.reshape(x.shape());
+    return y.reshape(x.shape()).tag_batch(false);
 }
 
 Tensor masked_scatter(const Tensor& given, const Tensor& given_mask, const Tensor& given_source) {
