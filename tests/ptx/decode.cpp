@@ -30,12 +30,9 @@ std::size_t bytes_of(const Variable& variable) { return bytes_of_type(variable.t
 
 /// Whether an opcode converts 64 bits to fewer, as "cvt.u32.u64" does.
 bool takes_low_half(std::string_view opcode) {
-    const bool narrows = opcode.ends_with(".u64") || opcode.ends_with(".s64");
-    const std::string_view to =
-        opcode.substr(0, opcode.rfind('.')).substr(std::min(opcode.find('.') + 1, opcode.size()));
-    constexpr std::string_view integers[] = {"u32", "s32", "u16", "s16", "u8", "s8"};
-    return narrows && opcode.starts_with("cvt.") &&
-           std::find(std::begin(integers), std::end(integers), to) != std::end(integers);
+    if (!opcode.starts_with("cvt.") || !(opcode.ends_with(".u64") || opcode.ends_with(".s64"))) return false;
+    constexpr std::string_view narrow[] = {"u32", "s32", "u16", "s16", "u8", "s8"};
+    return std::find(std::begin(narrow), std::end(narrow), opcode.substr(4, opcode.rfind('.') - 4)) != std::end(narrow);
 }
 
 /// A statement that is well formed but not known.

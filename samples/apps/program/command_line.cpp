@@ -253,7 +253,7 @@ CLI::Validator is_between(double low, double high, bool with_low) {
 bool differs_from_default(const CLI::App& app, const std::string& flag) {
     const CLI::Option* const option = app.get_option_no_throw(flag);
     if (!option || option->count() == 0) return false;
-    const bool has_value = option->get_type_size_max() > 0;
+    const bool has_value = option->get_expected_max() > 0;
     return option->results() != std::vector{has_value ? option->get_default_str() : std::string("false")};
 }
 
