@@ -188,7 +188,7 @@ private:
         result.selects = opcode.rfind("selp.", 0) == 0;
         result.divides = operation->issue == Issue::division || operation->issue == Issue::division64;
         result.reads_low_half = takes_low_half(opcode);
-        result.keeps_low_half = opcode == "mov.b64";
+        result.keeps_low_half = opcode == "mov.b64" || opcode == "mov.u64";
         return emit(result);
     }
 
