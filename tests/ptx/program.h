@@ -91,7 +91,7 @@ struct Instruction {
     bool divides = false;  ///< by the integer in[1]
     /// Only the low half of in[0] counts, and other inputs are constants: conversions from 64 to fewer bits.
     bool reads_low_half = false;
-    bool keeps_low_half = false;  ///< of in[0]
+    bool keeps_low_half = false;  ///< the result has the low half of in[0]
     bool guard_negated = false;
     int guard = -1;  ///< register of the predicate
     std::array<int, 4> out{-1, -1, -1, -1};
