@@ -238,21 +238,21 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
     std::vector<std::string> names{"constant",   "step",   "multistep",       "exponential", "linear",
                                    "polynomial", "cosine", "cosine-restarts", "one-cycle",   "cyclic"};
     if (evaluates) names.emplace_back("plateau");
-    app.option_defaults()->group(fmt::format("Learning rate ({})", fmt::join(names, ", ")));
+    app.option_defaults()->group(fmt::format("Learning rate ({})", fmt::join(names, "|")));
     app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate")
         ->type_name("RATE")
         ->check(is_rate())
         ->default_str(text_of(options.default_lr));
     if (!is_free(app, "--schedule")) return;
     app.add_option("--schedule", options.schedule.name,
-                   evaluates ? "schedule by epochs (one-cycle, cyclic: by steps; plateau: evaluations)"
-                             : "schedule by epochs (one-cycle, cyclic: by steps)")
+                   evaluates ? "schedule by epochs (steps: one-cycle, cyclic; scores: plateau)"
+                             : "schedule by epochs (steps: one-cycle, cyclic)")
         ->type_name("NAME")
         ->check(silent(CLI::IsMember(names)))
         ->capture_default_str();
     const auto is_count = is_whole(1, std::int64_t{1} << 31);
     app.add_option("--lr-period", options.schedule.period,
-                   "epochs per reduction (step), rise (linear) or cycle (cosine-restarts, cyclic)")
+                   "epochs per reduction (step), rise (linear), cycle (-restarts, cyclic)")
         ->type_name("N")
         ->transform(is_count)
         ->capture_default_str();
@@ -274,9 +274,8 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->type_name("RATE")
         ->check(is_rate())
         ->capture_default_str();
-    app.add_option("--lr-mode", options.schedule.mode,
-                   "height of the cycles (cyclic): constant, halved after each, or multiplied by --lr-gamma per step")
-        ->type_name("triangular|triangular2|exp-range")
+    app.add_option("--lr-mode", options.schedule.mode, "form of cyclic: triangular, triangular2 or exp-range")
+        ->type_name("MODE")
         ->check(silent(CLI::IsMember({"triangular", "triangular2", "exp-range"})))
         ->capture_default_str();
     app.add_flag("--lr-cycle-momentum", options.schedule.cycle_momentum,
