@@ -97,14 +97,6 @@ function(lockstep_sanitize target)
   endif()
 endfunction()
 
-# lockstep_always_optimised(target sources...): sources on which programs with sanitizers, whose presets do not optimise, would
-# spend a large part of their time. A precompiled header is valid either with or without optimisation.
-function(lockstep_always_optimised target)
-  if(LOCKSTEP_SANITIZE)
-    set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
-  endif()
-endfunction()
-
 # Minor versions of 0.x may change the binary interface.
 set(LOCKSTEP_SOVERSION ${lockstep_VERSION_MAJOR}.${lockstep_VERSION_MINOR})
 
@@ -175,6 +167,9 @@ target_compile_features(lockstep_core PUBLIC cxx_std_20)
 # Programs load only the libraries that they use; most systems do not link like this by default.
 target_link_options(lockstep_core INTERFACE LINKER:--as-needed)
 lockstep_sanitize(lockstep_core)
+if(LOCKSTEP_SANITIZE)  # tests spend most of their time here, which the presets with sanitizers would not optimise
+  target_compile_options(lockstep_core PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Og>)
+endif()
 target_link_libraries(lockstep_core PUBLIC Threads::Threads PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl)
 if(LOCKSTEP_HAS_SLEEF)
   target_link_libraries(lockstep_core PRIVATE SLEEF::sleef)
