@@ -252,7 +252,7 @@ void add_flags_of_schedule(CLI::App& app, Options& options, bool evaluates) {
         ->capture_default_str();
     const auto is_count = is_whole(1, std::int64_t{1} << 31);
     app.add_option("--lr-period", options.schedule.period,
-                   "epochs per reduction (step), rise (linear), cycle (-restarts, cyclic)")
+                   "epochs of a reduction (step), rise (linear) or cycle (others)")
         ->type_name("N")
         ->transform(is_count)
         ->capture_default_str();
