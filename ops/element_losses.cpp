@@ -7,6 +7,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/loss_terms.h"
+#include "lockstep/ops/internal/piecewise.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 
@@ -142,16 +143,17 @@ Costs costs_of(const SmoothL1Loss& loss, const Tensor& input, const Tensor& targ
     if (!(loss.beta >= 0))
         throw InvalidArgument(fmt::format("smooth_l1_loss: invalid beta ({}); expected 0 or more", loss.beta));
     const Pairs pair("smooth_l1_loss", input, target);
-    const Tensor d = abs(pair.input() - pair.target());
-    return pair.costs(loss.beta == 0 ? d : where(d < loss.beta, square(d) * (0.5 / loss.beta), d - 0.5 * loss.beta));
+    const Tensor d = pair.input() - pair.target();
+    if (loss.beta == 0) return pair.costs(abs(d));
+    return pair.costs(piecewise("smooth_l1_loss", d, functor::Piecewise::huber, loss.beta, 0.5 / loss.beta, 1));
 }
 
 Costs costs_of(const HuberLoss& loss, const Tensor& input, const Tensor& target) {
     if (!(loss.delta > 0))
         throw InvalidArgument(fmt::format("huber_loss: invalid delta ({}); expected a positive number", loss.delta));
     const Pairs pair("huber_loss", input, target);
-    const Tensor d = abs(pair.input() - pair.target());
-    return pair.costs(where(d <= loss.delta, square(d) * 0.5, (d - 0.5 * loss.delta) * loss.delta));
+    const Tensor d = pair.input() - pair.target();
+    return pair.costs(piecewise("huber_loss", d, functor::Piecewise::huber, loss.delta, 0.5, loss.delta));
 }
 
 Costs costs_of(const BceLoss& loss, const Tensor& input, const Tensor& target) {

@@ -8,6 +8,7 @@
 #include "lockstep/ops/internal/broadcast.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/integer_functions.h"
+#include "lockstep/ops/internal/piecewise.h"
 #include "lockstep/ops/internal/tensor_number.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
@@ -271,6 +272,11 @@ Tensor gelu(const Tensor& x, GeluForm form) {
 Tensor silu(const Tensor& x) { return unary<functor::Silu>(x); }
 Tensor logsigmoid(const Tensor& x) { return unary<functor::LogSigmoid>(x); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) { return unary(x, functor::LeakyRelu{negative_slope}); }
+
+Tensor piecewise(const char* name, const Tensor& x, functor::Piecewise function, double a, double b, double c) {
+    const CheckedArgs call(name, {arg::floating("the tensor", x)});
+    return unary(call[0], functor::PiecewiseFunction{static_cast<double>(function), a, b, c});
+}
 
 Tensor isfinite(const Tensor& given) {
     const CheckedArgs call("isfinite", {arg::real("input", given)});

@@ -1,7 +1,7 @@
 // Numbers of one vector register, on which the functions of unary_functions.h compute as on a single number, with the
-// same bits for AVX2 and AVX-512. exp, log, tanh and erf of f32 are polynomials, within 1.4 units in the last place;
-// the other elementary functions are SLEEF's for the instruction set of the source that includes this, within 1 unit
-// (erfc: 1.5). Included only by the sources of the loops; as there, all functions are always inlined.
+// same bits for AVX2 and AVX-512. exp, expm1, log, tanh and erf of f32 are polynomials, within 1.4 units in the last
+// place; the other elementary functions are SLEEF's for the instruction set of the source that includes this, within 1
+// unit (erfc: 1.5). Included only by the sources of the loops; as there, all functions are always inlined.
 #pragma once
 
 #include <immintrin.h>
@@ -45,6 +45,7 @@ struct NumberLanes {
     friend LOCKSTEP_LANES_INLINE NumberLanes operator/(NumberLanes a, NumberLanes b) { return a.v / b.v; }
     friend LOCKSTEP_LANES_INLINE auto operator<(NumberLanes a, NumberLanes b) { return a.v < b.v; }
     friend LOCKSTEP_LANES_INLINE auto operator>(NumberLanes a, NumberLanes b) { return a.v > b.v; }
+    friend LOCKSTEP_LANES_INLINE auto operator<=(NumberLanes a, NumberLanes b) { return a.v <= b.v; }
     template <class Mask>
     friend LOCKSTEP_LANES_INLINE NumberLanes choose(Mask mask, NumberLanes a, NumberLanes b) {
         return mask ? a.v : b.v;
@@ -73,7 +74,6 @@ LOCKSTEP_LANES_FUNCTION(atanh)
 LOCKSTEP_LANES_FUNCTION(cos)
 LOCKSTEP_LANES_FUNCTION(cosh)
 LOCKSTEP_LANES_FUNCTION(exp2)
-LOCKSTEP_LANES_FUNCTION(expm1)
 LOCKSTEP_LANES_FUNCTION(log10)
 LOCKSTEP_LANES_FUNCTION(log1p)
 LOCKSTEP_LANES_FUNCTION(log2)
@@ -95,6 +95,7 @@ LOCKSTEP_LANES_INLINE NumberLanes<double> pow(NumberLanes<double> x, NumberLanes
 LOCKSTEP_LANES_INLINE NumberLanes<double> erf(NumberLanes<double> x) { return LOCKSTEP_SLEEF_F64(erf)(x.v); }
 LOCKSTEP_LANES_INLINE NumberLanes<double> erfc(NumberLanes<double> x) { return LOCKSTEP_SLEEF_ERFC(x.v); }
 LOCKSTEP_LANES_INLINE NumberLanes<double> exp(NumberLanes<double> x) { return LOCKSTEP_SLEEF_F64(exp)(x.v); }
+LOCKSTEP_LANES_INLINE NumberLanes<double> expm1(NumberLanes<double> x) { return LOCKSTEP_SLEEF_F64(expm1)(x.v); }
 LOCKSTEP_LANES_INLINE NumberLanes<double> log(NumberLanes<double> x) { return LOCKSTEP_SLEEF_F64(log)(x.v); }
 LOCKSTEP_LANES_INLINE NumberLanes<double> tanh(NumberLanes<double> x) { return LOCKSTEP_SLEEF_F64(tanh)(x.v); }
 #undef LOCKSTEP_LANES_FUNCTION
@@ -134,18 +135,25 @@ LOCKSTEP_LANES_INLINE NumberLanes<float> with_sign(NumberLanes<float> x, NumberL
     return from_bits(bits_of(x) | (bits_of(sign) & ~magnitude_bits));
 }
 
+/// x = n log(2) + f.
+struct SplitNumber {
+    NumberLanes<float> f;
+    LaneBits n;
+};
+LOCKSTEP_LANES_INLINE SplitNumber split_number(NumberLanes<float> x) {
+    using Lanes = NumberLanes<float>;
+    // The sum with 1.5 * 2^23 rounds to an integer, which is in its last bits.
+    const Lanes shift(12582912), shifted = fused(x, Lanes(1.44269504), shift), n = shifted - shift;
+    return {fused(n, Lanes(-1.42860677e-6), fused(n, Lanes(-0.693145752), x)), bits_of(shifted) - bits_of(shift)};
+}
 /// exp(x) = 2^n * power.
 struct SplitExponential {
     NumberLanes<float> power;
     LaneBits n;
 };
 LOCKSTEP_LANES_INLINE SplitExponential split_exponential(NumberLanes<float> x) {
-    using Lanes = NumberLanes<float>;
-    // x = n log(2) + f. The sum with 1.5 * 2^23 rounds to an integer, which is in its last bits.
-    const Lanes shift(12582912), shifted = fused(x, Lanes(1.44269504), shift), n = shifted - shift;
-    const Lanes f = fused(n, Lanes(-1.42860677e-6), fused(n, Lanes(-0.693145752), x));
-    return {polynomial(f, 0.00138213614, 0.00836867001, 0.0416682586, 0.166665211, 0.49999994, 1, 1),
-            bits_of(shifted) - bits_of(shift)};
+    const SplitNumber split = split_number(x);
+    return {polynomial(split.f, 0.00138213614, 0.00836867001, 0.0416682586, 0.166665211, 0.49999994, 1, 1), split.n};
 }
 LOCKSTEP_LANES_INLINE NumberLanes<float> exp(NumberLanes<float> given) {
     using Lanes = NumberLanes<float>;
@@ -161,6 +169,19 @@ LOCKSTEP_LANES_INLINE NumberLanes<float> exp(NumberLanes<float> given) {
 LOCKSTEP_LANES_INLINE NumberLanes<float> normal_exp(NumberLanes<float> x) {
     const SplitExponential split = split_exponential(x);
     return split.power * from_bits((split.n + 127) << 23);
+}
+
+LOCKSTEP_LANES_INLINE NumberLanes<float> expm1(NumberLanes<float> given) {
+    using Lanes = NumberLanes<float>;
+    // Beyond these limits the result is infinite or -1; NaN passes.
+    const Lanes below = choose(given > Lanes(89), Lanes(89), given), x = choose(below < Lanes(-30), Lanes(-30), below);
+    const SplitNumber split = split_number(x);
+    // exp(f) - 1, without cancellation, and half of 2^n, which may be beyond the exponents of normal numbers.
+    const Lanes square = split.f * split.f;
+    const Lanes power = fused(polynomial(split.f, 0.00138213614, 0.00836867001, 0.0416682586, 0.166665211, 0.49999994),
+                              square, split.f);
+    const Lanes half = from_bits((split.n + 126) << 23), half_result = fused(half, power, half - Lanes(0.5));
+    return with_sign(magnitude(half_result + half_result), given);
 }
 
 LOCKSTEP_LANES_INLINE NumberLanes<float> log(NumberLanes<float> given) {

@@ -13,8 +13,8 @@
 //
 // If a function has attributes, they are its members (double). A function that calls elementary functions is marked
 // with `using Elementary = void`. The CPU computes it on vector registers as well (NumberLanes): there, T has
-// arithmetic, `<`, `>` and `choose`, and the elementary functions are found by their arguments. Gradients of gradients
-// compute `gradient` on tensors (TensorNumber), which have `<=` and `>=` as well: `choose`, not `?:`.
+// arithmetic, `<`, `>`, `<=` and `choose`, and the elementary functions are found by their arguments. Gradients of
+// gradients compute `gradient` on tensors (TensorNumber), which have `>=` as well: `choose`, not `?:`.
 #pragma once
 
 #include <cmath>
@@ -566,6 +566,86 @@ struct TranscendentalFunction {
     }
 };
 
+/// Functions with several formulas, and their attributes a, b and c. As with Transcendental, one kernel has all of
+/// them.
+enum class Piecewise : std::uint8_t {
+    elu,          ///< c * x for positive x, otherwise c * a * (exp(b * x) - 1)
+    softplus,     ///< log(1 + exp(a * x)) / a, or x where a * x > b
+    mish,         ///< x * tanh(softplus(x))
+    hardswish,    ///< x * hardsigmoid(x)
+    hardsigmoid,  ///< (x + 3) / 6 in [0, 1]
+    limited,      ///< x in [a, b]; the gradient at the limits and of NaN is 0
+    huber         ///< b * x * x, or c * (|x| - a / 2) where |x| > a
+};
+
+struct PiecewiseFunction {
+    static constexpr const char* name = "piecewise";
+    static constexpr const char* backward_name = "piecewise_backward";
+    static constexpr Saves saves = Saves::input;
+    using Elementary = void;
+    double function = 0;  ///< a Piecewise
+    double a = 0, b = 0, c = 0;
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T x) const {
+        switch (chosen()) {
+            case Piecewise::elu: return choose(x > T(0), x * T(c), expm1(choose(x > T(0), T(0), x) * T(b)) * T(a * c));
+            case Piecewise::softplus: {
+                const T scaled = x * T(a), tail = log1p(exp(choose(scaled < T(0), scaled, -scaled)));
+                return choose(scaled > T(b), x, (choose(scaled > T(0), scaled, T(0)) + tail) * T(1 / a));
+            }
+            case Piecewise::mish: {
+                const T product = mish_product(mish_power(x));
+                return x * (product / (product + T(2)));
+            }
+            case Piecewise::hardswish:
+                return choose(x < T(-3), x * T(0), choose(x > T(3), x, x * (x + T(3)) * T(1.0 / 6)));
+            case Piecewise::hardsigmoid:
+                return choose(x < T(-3), T(0), choose(x > T(3), T(1), (x + T(3)) * T(1.0 / 6)));
+            case Piecewise::limited: return choose(x < T(a), T(a), choose(x > T(b), T(b), x));
+            case Piecewise::huber: break;
+        }
+        const T size = choose(x < T(0), -x, x);
+        return choose(size > T(a), (size - T(0.5 * a)) * T(c), x * x * T(b));
+    }
+    template <class T>
+    LOCKSTEP_HD_INLINE T gradient(T dy, T x) const {
+        switch (chosen()) {
+            case Piecewise::elu:
+                return choose(x <= T(0), dy * (exp(choose(x <= T(0), x, T(0)) * T(b)) * T(a * b * c)), dy * T(c));
+            case Piecewise::softplus: {
+                const T scaled = x * T(a), power = exp(choose(scaled < T(0), scaled, -scaled));
+                const T share = power / (T(1) + power);  // the smaller one of sigmoid(scaled) and sigmoid(-scaled)
+                return choose(scaled > T(b), dy, dy * choose(scaled < T(0), share, T(1) - share));
+            }
+            case Piecewise::mish: {
+                const T power = mish_power(x), product = mish_product(power), sum = product + T(2);
+                const T slope = x * T(4) * power * (power + T(1)) / (sum * sum);
+                // Infinity has the gradient NaN, as in PyTorch.
+                return dy * (product / sum + choose(x > T(20), x * T(0), slope));
+            }
+            case Piecewise::hardswish:
+                return choose(x < T(-3), T(0), choose(x > T(3), dy, dy * (x * T(1.0 / 3) + T(0.5))));
+            case Piecewise::hardsigmoid: return choose(x > T(-3), choose(x < T(3), dy * T(1.0 / 6), T(0)), T(0));
+            case Piecewise::limited: return choose(x > T(a), choose(x < T(b), dy, T(0)), T(0));
+            case Piecewise::huber: break;
+        }
+        return choose(x > T(a), dy * T(c), choose(x < T(-a), dy * T(-c), dy * (x * T(2 * b))));
+    }
+
+private:
+    LOCKSTEP_HD_INLINE Piecewise chosen() const { return static_cast<Piecewise>(static_cast<int>(function)); }
+    /// exp(x), from 20 on exp(20).
+    template <class T>
+    LOCKSTEP_HD_INLINE static T mish_power(T x) {
+        return exp(choose(x > T(20), T(20), x));
+    }
+    /// With (1 + exp(x))^2 = 1 + product, tanh(log(1 + exp(x))) is product / (product + 2).
+    template <class T>
+    LOCKSTEP_HD_INLINE static T mish_product(T power) {
+        return power * (power + T(2));
+    }
+};
+
 }  // namespace functor
 
 using UnaryFunctions =
@@ -573,7 +653,7 @@ using UnaryFunctions =
                functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu, functor::LogSigmoid,
                functor::LeakyRelu, functor::Abs, functor::Reciprocal, functor::Rsqrt, functor::Floor, functor::Ceil,
                functor::Round, functor::Expm1, functor::Log1p, functor::Erf, functor::Clamp, functor::Pow, functor::Sin,
-               functor::Cos, functor::Fmod, functor::TranscendentalFunction>;
+               functor::Cos, functor::Fmod, functor::TranscendentalFunction, functor::PiecewiseFunction>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>
