@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 
+#include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/onednn.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/runtime/error.h"
@@ -66,11 +67,13 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<double>& a, const Matrix<double>& b, double* c,
           bool add) {
     if (!add) std::fill_n(c, m * n, 0.0);
-    for (std::int64_t i = 0; i < m; ++i)
-        for (std::int64_t l = 0; l < k; ++l) {
-            const double factor = a.data[i * a.row + l * a.column];
-            for (std::int64_t j = 0; j < n; ++j) c[i * n + j] += factor * b.data[l * b.row + j * b.column];
-        }
+    // The loops compute several columns at a time: a single one is computed as a row.
+    const ProductTerms<double> terms =
+        n == 1 ? ProductTerms<double>{b.data, b.column, b.row, a.data, a.column, a.row, 1, m, k}
+               : ProductTerms<double>{a.data, a.row, a.column, b.data, b.row, b.column, m, n, k};
+    constexpr std::int64_t multiplications = 8, columns = 64;
+    for_parts(worthwhile_threads(omp_get_max_threads(), m * n * k / multiplications), terms.n, columns,
+              [&](std::int64_t begin, std::int64_t end) { loops<double>().product(terms, c, begin, end); });
 }
 
 }  // namespace lockstep::cpu

@@ -66,7 +66,7 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
     const bool bias = request.has_in(2), relu = operation.activation == Activation::relu;
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        if (rows <= few_rows() || sizeof(T) != sizeof(float))
+        if (rows <= few_rows())
             return make_kernel([=, threads = request.threads](const KernelArgs& call) {
                 constexpr std::int64_t multiplications = 16;  // in the time of a simple element
                 for_parts(worthwhile_threads(threads, rows * in * out / multiplications), out, 16,

@@ -46,6 +46,16 @@ struct RowGradient {
     T mean, scale, mean_dy, slope;
 };
 
+/// a (m, k) and b (k, n), with any strides.
+template <class T>
+struct ProductTerms {
+    const T* a;
+    std::ptrdiff_t a_row, a_column;
+    const T* b;
+    std::ptrdiff_t b_row, b_column;
+    std::ptrdiff_t m, n, k;
+};
+
 constexpr std::ptrdiff_t argmax_columns_at_once = 512;
 
 /// Random numbers of one call: element e has the number first + e.
@@ -119,6 +129,8 @@ struct Loops {
     /// y (rows, out) = x (rows, in) * weight (out, in)^T + bias, which may be null, for outputs [begin, end). For few
     /// rows: the weights are read once and not rearranged. (x, weight, bias, y, rows, in, out, begin, end)
     Function<const T*, const T*, const T*, T*, Index, Index, Index, Index, Index> linear;
+    /// Adds a * b to columns [begin, end) of c (m, n), row-major. f64 only.
+    Function<const ProductTerms<T>&, T*, Index, Index> product;
 
     // Random numbers [begin, end) of `Draws`, which are written to `out`.
     Function<T*, Index, Index, const Draws&, int> uniform;             // (out, begin, end, draws, digits)

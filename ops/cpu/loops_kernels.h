@@ -6,6 +6,7 @@
 #include "lockstep/ops/cpu/loops_interpolate.h"
 #include "lockstep/ops/cpu/loops_linear.h"
 #include "lockstep/ops/cpu/loops_pooling.h"
+#include "lockstep/ops/cpu/loops_product.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/ops/internal/random_arithmetic.h"
@@ -407,6 +408,7 @@ constexpr Loops<T> make_loops() {
     table.interpolate = {interpolate<T, 1>, interpolate<T, 8>, interpolate<T, 16>};
     table.interpolate_backward = {interpolate_backward<T, 1>, interpolate_backward<T, 8>, interpolate_backward<T, 16>};
     table.linear = linear<T>;
+    if constexpr (sizeof(T) == 8) table.product = product<T>;
     table.uniform = uniform<T>;
     table.normal = normal<T>;
     table.one_of_two = one_of_two<T>;
