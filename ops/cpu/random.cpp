@@ -162,7 +162,7 @@ std::unique_ptr<Kernel> make_dropout_forward(const DropoutForward& operation, Ke
                 // A mask of 1 is drawn first: `keep` may be 0.
                 loops<T>().one_of_two(mask, first, first + count, draws, p, T(0), T(1));
                 for (std::int64_t i = 0; i < count; ++i) {
-                    kept[first + i] = mask[i] != T(0) ? 1 : 0;
+                    kept[first + i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(mask[i]));
                     mask[i] *= keep;
                 }
             };
@@ -184,7 +184,8 @@ std::unique_ptr<Kernel> make_dropout_backward(const DropoutBackward& operation, 
                             threads = request.threads](const KernelArgs& call) {
             const auto* const kept = call.input<std::uint8_t>(1);
             const auto draw = [&](T* mask, std::int64_t first, std::int64_t count) {
-                for (std::int64_t i = 0; i < count; ++i) mask[i] = kept[first + i] != 0 ? keep : T(0);
+                // Without a branch, which random masks mispredict.
+                for (std::int64_t i = 0; i < count; ++i) mask[i] = static_cast<T>(kept[first + i]) * keep;
             };
             for_parts(worthwhile_threads(threads, elements), elements, element_grain,
                       [&](std::int64_t begin, std::int64_t end) {
