@@ -67,24 +67,6 @@ inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, cons
     }
 }
 
-/// Adjacent 2 x 2 windows inside a plain plane.
-template <class T>
-void pool_pairs(const T* upper, const T* lower, T* y, std::uint8_t* where, Index count) {
-    LOCKSTEP_FOR(o, count) {
-        T best = upper[2 * o];
-        std::int32_t position = 0;
-        const T second = upper[2 * o + 1], third = lower[2 * o], fourth = lower[2 * o + 1];
-        position = element::pool_takes(second, best) ? 1 : position;
-        best = element::pool_takes(second, best) ? second : best;
-        position = element::pool_takes(third, best) ? 2 : position;
-        best = element::pool_takes(third, best) ? third : best;
-        position = element::pool_takes(fourth, best) ? 3 : position;
-        best = element::pool_takes(fourth, best) ? fourth : best;
-        y[o] = best;
-        where[o] = static_cast<std::uint8_t>(position);
-    }
-}
-
 /// One window that extends beyond the plane's border.
 template <class T, int V>
 void pool_border(const PoolPlanes& g, const T* x, Index top, Index left, T* y, std::uint8_t* where) {
@@ -105,8 +87,104 @@ void pool_border(const PoolPlanes& g, const T* x, Index top, Index left, T* y, s
     }
 }
 
+/// Rows of plain planes: 16 windows at a time. Elements of a row whose distance is a multiple of the stride are copied
+/// next to each other, between margins of -infinity.
+template <class T>
+class PlainPool {
+public:
+    static constexpr Index width = 16, most_columns = 512, most_kernel = 16;
+
+    static bool fits(const PoolPlanes& g) {
+        return g.pixel == 1 && g.w <= most_columns && g.out_w <= most_columns && g.window.kernel_w <= most_kernel &&
+               g.window.stride_w <= most_kernel;
+    }
+
+    explicit PlainPool(const PoolPlanes& planes)
+        : g(planes),
+          stride(planes.window.stride_w),
+          length(margin + larger(ceil_div(g.w, stride), width * ceil_div(g.out_w, width)) + margin) {
+        for (Index k = 0; k < stride * length; ++k) row[k] = -__builtin_inf();
+        for (Index j = 0; j < g.window.kernel_w; ++j) {
+            const Index distance = j - g.window.pad_w + margin * stride;  // from the margin's begin to the element
+            begin[j] = distance % stride * length + distance / stride;
+        }
+        for (Index o = 0; o < width * ceil_div(g.out_w, width); ++o)
+            first_column[o] = static_cast<IntegerLike>(larger(0, g.window.pad_w - o * stride));
+    }
+
+    void run(const T* x, T* y, std::uint8_t* where) {
+        for (Index oh = 0; oh < g.out_h; ++oh, y += g.out_w, where += g.out_w) {
+            const Index top = oh * g.window.stride_h - g.window.pad_h;
+            const Index i0 = larger(0, -top), i1 = smaller(g.window.kernel_h, g.h - top);
+            for (Index o = 0; o < g.out_w; o += width) {
+                write(best + o, Values{} - static_cast<T>(__builtin_inf()));
+                // Windows of -infinity choose their first element.
+                write(position + o,
+                      read<Integers>(first_column + o) + static_cast<IntegerLike>(i0 * g.window.kernel_w));
+            }
+            for (Index i = i0; i < i1; ++i) {
+                split(x + (top + i) * g.w);
+                for (Index o = 0; o < g.out_w; o += width) add_row(o, static_cast<IntegerLike>(i * g.window.kernel_w));
+            }
+            for (Index o = 0; o < g.out_w; ++o) {
+                y[o] = best[o];
+                where[o] = static_cast<std::uint8_t>(position[o]);
+            }
+        }
+    }
+
+private:
+    using Values = typename Pack<T, width>::Values;
+    using Integers = decltype(Values{} != Values{});  // as wide as T
+    using IntegerLike = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+    static constexpr Index margin = most_kernel + 1, most_windows = most_columns + width;
+
+    void split(const T* x) {
+        if (stride == 1) {
+            LOCKSTEP_FOR(k, g.w) row[margin + k] = x[k];
+        } else if (stride == 2) {
+            T *const even = row + margin, *const odd = row + length + margin;
+            LOCKSTEP_FOR(k, g.w / 2) {
+                even[k] = x[2 * k];
+                odd[k] = x[2 * k + 1];
+            }
+            if (g.w % 2 != 0) even[g.w / 2] = x[g.w - 1];
+        } else {
+            for (Index k = 0, phase = 0, at = margin; k < g.w; ++k) {
+                row[phase * length + at] = x[k];
+                if (++phase == stride) {
+                    phase = 0;
+                    ++at;
+                }
+            }
+        }
+    }
+
+    void add_row(Index o, IntegerLike k) {
+        Values most = read<Values>(best + o);
+        Integers where = read<Integers>(position + o);
+        for (Index j = 0; j < g.window.kernel_w; ++j, ++k) {
+            const Values value = read<Values>(row + begin[j] + o);
+            const auto takes = (value > most) | (value != value);  // element::pool_takes
+            most = takes ? value : most;
+            where = takes ? Integers{} + k : where;
+        }
+        write(best + o, most);
+        write(position + o, where);
+    }
+
+    const PoolPlanes& g;
+    const Index stride, length;
+    Index begin[most_kernel];
+    T row[most_columns + most_kernel * (2 * margin + width + 2)];
+    T best[most_windows];
+    IntegerLike position[most_windows], first_column[most_windows];
+};
+
 template <class T, int V>
 void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
+    if constexpr (V == 1)
+        if (PlainPool<T>::fits(g)) return PlainPool<T>(g).run(x, y, where);
     const PoolGeometry& window = g.window;
     // Columns [inside, end) of windows inside the plane.
     const Index inside = smaller(g.out_w, ceil_div(window.pad_w, window.stride_w));
@@ -121,9 +199,7 @@ void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
             const Index left = ow * window.stride_w - window.pad_w;
             if (!cut && ow == inside && end > inside) {
                 const T* const from = x + (top * g.w + left) * g.pixel;
-                if (V == 1 && g.pixel == 1 && window.kernel_h == 2 && window.kernel_w == 2 && window.stride_w == 2) {
-                    pool_pairs(from, from + g.w, row + ow, row_where + ow, end - inside);
-                } else if (window.kernel_h == 2 && window.kernel_w == 2) {
+                if (window.kernel_h == 2 && window.kernel_w == 2) {
                     pool_inside<T, V, 2, 2>(g, from, row + ow * g.pixel, row_where + ow * g.pixel, end - inside);
                 } else {
                     pool_inside<T, V, 0, 0>(g, from, row + ow * g.pixel, row_where + ow * g.pixel, end - inside);
@@ -146,13 +222,16 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
     const bool tiles = apart && window.stride_h == window.kernel_h && window.stride_w == window.kernel_w &&
                        window.pad_h == 0 && window.pad_w == 0 && g.out_h * window.stride_h == g.h &&
                        g.out_w * window.stride_w == g.w;
-    if (!tiles)
+    if (V == 1 || !tiles)
         for (Index i = 0; i < g.h * g.w; ++i) write(dx + i * g.pixel, Values{});
     const bool masked = y != nullptr;
+    Index place[256];  // offsets of a window's elements
+    for (Index k = 0; k < window.kernel_h * window.kernel_w; ++k)
+        place[k] = (k / window.kernel_w * g.w + k % window.kernel_w) * g.pixel;
     for (Index oh = 0; oh < g.out_h; ++oh)
         for (Index ow = 0; ow < g.out_w; ++ow, dy += g.pixel, where += g.pixel, y += masked ? g.pixel : 0) {
             const Index top = oh * window.stride_h - window.pad_h, left = ow * window.stride_w - window.pad_w;
-            if (apart) {  // no element is in two windows
+            if (V > 1 && apart) {  // no element is in two windows
                 const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
                 const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
                 Values gradient = pack<T, V>(dy);
@@ -166,9 +245,9 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
                 }
             } else {
                 for (int v = 0; v < V; ++v) {
-                    const Index i = where[v] / window.kernel_w, j = where[v] % window.kernel_w;
-                    dx[((top + i) * g.w + left + j) * g.pixel + v] +=
-                        masked ? functor::Relu().gradient(dy[v], y[v]) : dy[v];
+                    const T gradient = masked ? functor::Relu().gradient(dy[v], y[v]) : dy[v];
+                    T& sum = dx[(top * g.w + left) * g.pixel + place[where[v]] + v];
+                    sum = apart ? gradient : sum + gradient;
                 }
             }
         }

@@ -428,6 +428,11 @@ void add_layers(Table& table) {
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 10, 7, 9}, 3, 2, 1));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{3, 20, 5, 6}, Pair{3, 2}, Pair{1, 2}, Pair{1, 0}));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 8, 8}, 3, 1, 0));
+    // Rows of more than 16 windows, and rows that the loops for wide ones process.
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 3, 5, 39}, 3, 2, 1));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 2, 4, 19}, 2, 1, 1));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 1, 7, 26}, Pair{2, 5}, Pair{3, 3}, Pair{0, 2}));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 1, 2, 515}, Pair{1, 3}, Pair{1, 2}, Pair{0, 1}));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 3, 7, 6}, 2, 2, 0));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 7, 5}, 2, 2, 0));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 20, 8, 10}, 3, 3, 0));

@@ -92,6 +92,14 @@ TEST_CASE("pooling propagates NaN in every layout, as in PyTorch") {
         }
 }
 
+TEST_CASE("max pooling of -infinity chooses the first element of each window, as in PyTorch") {
+    const Tensor x = Tensor::full({1, 1, 4, 4}, -INFINITY).requires_grad_();
+    const Tensor y = max_pool2d(x, 3, Pair(2), 1);
+    for (const float value : y.to_vector<float>()) CHECK(value == -INFINITY);
+    y.backward(Tensor::from(std::vector<float>{1, 2, 3, 4}, {1, 1, 2, 2}));
+    CHECK(x.grad().to_vector<float>() == std::vector<float>{1, 2, 0, 0, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+}
+
 TEST_CASE("non-finite numbers do not reach the padding of a blocked tensor") {
     const Tensor x = convolved(Tensor::randn({2, 10, 4, 4}).to(Device::cpu(0)));
     const Tensor w = Tensor::full({16, 10, 1, 1}, 1, DType::f32, Device::cpu(0));
