@@ -133,6 +133,27 @@ void add_pieces(Table& table) {
         [](const Tensor& x) {
             return flip(x, {-1, 1});
         });
+    // Long runs of consecutive indices.
+    add(
+        "torch.flip(a, (1,))", {3, 50}, {3, 50},
+        [](const Sizes& i) {
+            return Sizes{i[0], 49 - i[1]};
+        },
+        [](const Tensor& x) { return flip(x, 1); });
+    add(
+        "torch.roll(a, 20, 1)", {3, 50}, {3, 50},
+        [](const Sizes& i) {
+            return Sizes{i[0], (i[1] + 30) % 50};
+        },
+        [](const Tensor& x) { return roll(x, 20, 1); });
+    add(
+        "a.repeat(1, 2)", {3, 30}, {3, 60},
+        [](const Sizes& i) {
+            return Sizes{i[0], i[1] % 30};
+        },
+        [](const Tensor& x) {
+            return repeat(x, {1, 2});
+        });
     for (const std::int64_t shift : {2, -3, 19})
         add(
             "torch.roll(a, " + std::to_string(shift) + ", 1)", {4, 7}, {4, 7},
