@@ -5,6 +5,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/sorting_operations.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
@@ -35,9 +36,12 @@ ValuesAndIndices ordered(const char* name, const Tensor& given, int dim, bool de
         return {values, Tensor::zeros(values.shape(), DType::i64, x.device())};
     }
     const Tensor keys = is_floating(x.dtype()) ? widened(x.detach()) : x.to(DType::i64);
-    Tensor indices =
-        apply_one(ArgSort{along, descending}, {keys}, TensorMeta::contiguous(DType::i64, x.shape(), x.is_batch()));
-    if (count) indices = indices.slice(along, 0, *count).contiguous();
+    const TensorMeta order = TensorMeta::contiguous(DType::i64, x.shape(), x.is_batch());
+    Tensor indices;
+    if (count)
+        indices = apply_one(ArgTop{along, descending, *count}, {keys}, order).slice(along, 0, *count).contiguous();
+    else
+        indices = apply_one(ArgSort{along, descending}, {keys}, order);
     indices = tagged(indices, x.is_batch() && along != 0);
     return {gather(x, along, indices), indices};
 }

@@ -3,6 +3,7 @@
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/internal/order_keys.h"
+#include "lockstep/ops/internal/sorting_operations.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/round_up.h"
 
@@ -68,7 +69,9 @@ struct StorePlaces {
     }
 };
 
-KernelPtr make_argsort(const ArgSort& op, KernelRequest& request) {
+/// ArgSort, or ArgTop, for which all positions are written.
+template <class Op>
+KernelPtr make_argsort(const Op& op, KernelRequest& request) {
     request.want_contiguous(0);
     const Shape& shape = request.in[0].shape;
     std::int64_t inner = 1;
@@ -104,6 +107,9 @@ KernelPtr make_argsort(const ArgSort& op, KernelRequest& request) {
 
 }  // namespace
 
-void add_sorting_kernels(KernelTable& table) { table.add<ArgSort, make_argsort>(); }
+void add_sorting_kernels(KernelTable& table) {
+    table.add<ArgSort, make_argsort<ArgSort>>();
+    table.add<ArgTop, make_argsort<ArgTop>>();
+}
 
 }  // namespace lockstep::cuda

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
@@ -57,6 +59,35 @@ TEST_CASE("sort puts NaN last, or first if descending, and keeps the order of eq
     std::vector<float> expected = many;
     std::stable_sort(expected.begin(), expected.end());
     CHECK(lockstep::sort(Tensor::from(many, {1000})).values.to_vector<float>() == expected);
+}
+
+TEST_CASE("topk of a few elements has the order of a stable sort") {
+    std::vector<float> values(400);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * i % 97) - 40;
+    values[7] = values[301] = NAN;
+    values[9] = INFINITY;
+    values[11] = -INFINITY;
+    for (const bool ascending_values : {false, true}) {  // the latter replace all that were found before
+        if (ascending_values) std::stable_sort(values.begin() + 20, values.end() - 120);
+        for (const bool largest : {true, false}) {
+            Positions expected(values.size());
+            std::iota(expected.begin(), expected.end(), 0);
+            const auto rank = [&](std::int64_t i) {
+                const float value = values[static_cast<std::size_t>(i)];
+                return std::isnan(value) ? std::pair(1, 0.0F) : std::pair(0, value);
+            };
+            std::stable_sort(expected.begin(), expected.end(), [&](std::int64_t a, std::int64_t b) {
+                return largest ? rank(a) > rank(b) : rank(a) < rank(b);
+            });
+            for (const std::int64_t k : {1, 3, 40, 50, 51, 400}) {
+                CAPTURE(ascending_values, largest, k);
+                const Tensor line = Tensor::from(values, {1, 400}), column = Tensor::from(values, {400, 1});
+                const Positions first(expected.begin(), expected.begin() + k);
+                CHECK(topk(line, k, 1, largest).indices.to_vector<std::int64_t>() == first);
+                CHECK(topk(column.to(DType::f64), k, 0, largest).indices.to_vector<std::int64_t>() == first);
+            }
+        }
+    }
 }
 
 TEST_CASE("sort, topk and scans of empty tensors and scalars, and arguments that are refused") {
