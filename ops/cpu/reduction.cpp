@@ -134,7 +134,9 @@ private:
 
     /// Rows of kept elements are added to each other.
     void sum_rows(const In* x, Out* y) const {
-        constexpr std::int64_t columns = 2048;
+        // At least a block for each thread. They do not affect sums, each of which is in one block.
+        const std::int64_t each = ceil_div(kept_.run(), ceil_div(std::int64_t{threads}, kept_.rows()));
+        const std::int64_t columns = std::clamp<std::int64_t>(round_up(each, 64), 256, 2048);
         const std::int64_t blocks = ceil_div(kept_.run(), columns);
         for_parts(threads, kept_.rows() * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t part = begin; part < end; ++part) {
