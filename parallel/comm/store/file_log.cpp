@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -103,10 +105,13 @@ std::optional<Descriptor> open_own(const std::filesystem::path& file, int create
     return descriptor;
 }
 
-std::string content_of(const std::filesystem::path& file, const Descriptor& descriptor) {
-    std::string bytes(static_cast<std::size_t>(look_at(file, descriptor).st_size), '\0');
+/// From byte `begin`; empty if the file ends before it.
+std::string content_of(const std::filesystem::path& file, const Descriptor& descriptor, off_t begin = 0) {
+    const off_t size = look_at(file, descriptor).st_size;
+    std::string bytes(static_cast<std::size_t>(std::max(size - begin, off_t{0})), '\0');
     for (std::size_t done = 0; done < bytes.size();) {
-        const ssize_t got = pread(descriptor.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+        const ssize_t got =
+            pread(descriptor.get(), bytes.data() + done, bytes.size() - done, begin + static_cast<off_t>(done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) fail(file, "read");
         if (got == 0) bytes.resize(done);
@@ -150,7 +155,8 @@ bool FilePresence::enter(Store::Milliseconds timeout) {
     return true;
 }
 
-LockedLog::LockedLog(const FilePresence& present, Store::Milliseconds timeout) : file_(present.file()) {
+LockedLog::LockedLog(const FilePresence& present, Store::Milliseconds timeout)
+    : file_(present.file()), content_(present.content()), exceptions_(std::uncaught_exceptions()) {
     const auto removed = [&] {
         return CommunicationError(fmt::format("file store {}: it was removed: the job has ended", file_.string()));
     };
@@ -160,21 +166,28 @@ LockedLog::LockedLog(const FilePresence& present, Store::Milliseconds timeout) :
     lock_for_writing(file_, descriptor_, timeout);
     const struct stat found = look_at(file_, descriptor_);
     if (found.st_nlink == 0 || !present.is(found)) throw removed();
+    lock_ = std::unique_lock(content_.mutex);
     read();
 }
 
+LockedLog::~LockedLog() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    content_.keys = KeyTable();
+    content_.end = 0;
+}
+
 void LockedLog::append(Change change, std::string_view key, std::string_view value) {
-    const std::string bytes = (end_ == 0 ? std::string(head) : std::string()) +
+    const std::string bytes = (content_.end == 0 ? std::string(head) : std::string()) +
                               store_protocol::encode(static_cast<std::uint8_t>(change), {key, value});
-    if (ftruncate(descriptor_.get(), end_) != 0) fail(file_, "cut");
+    if (ftruncate(descriptor_.get(), content_.end) != 0) fail(file_, "cut");
+    off_t at = content_.end;  // `content_` has this change when the log is read again
     for (std::size_t done = 0; done < bytes.size();) {
-        const ssize_t written =
-            pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done, end_ + static_cast<off_t>(done));
+        const ssize_t written = pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done, at);
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) fail(file_, "write to");
         done += static_cast<std::size_t>(written);
+        at += written;
     }
-    end_ += static_cast<off_t>(bytes.size());
 }
 
 void LockedLog::remove_file() {
@@ -182,27 +195,36 @@ void LockedLog::remove_file() {
 }
 
 void LockedLog::read() {
-    const std::string bytes = content_of(file_, descriptor_);
-    if (!has_content(file_, bytes)) return;
-    const std::string_view all(bytes);
-    std::size_t at = head.size();
+    KeyTable& keys = content_.keys;
+    if (look_at(file_, descriptor_).st_size < content_.end) {  // not the file that it was
+        keys = KeyTable();
+        content_.end = 0;
+    }
+    const std::string bytes = content_of(file_, descriptor_, content_.end);
+    std::string_view left(bytes);
+    if (content_.end == 0) {
+        if (!has_content(file_, bytes)) return;
+        left.remove_prefix(head.size());
+        content_.end = static_cast<off_t>(head.size());
+    }
     const auto damaged = [&] {
-        return DataError(fmt::format("file store {}: byte {}: damaged; expected a new file", file_.string(), at));
+        return DataError(
+            fmt::format("file store {}: byte {}: damaged; expected a new file", file_.string(), content_.end));
     };
-    while (all.size() - at >= 4) {
-        const std::size_t size = store_protocol::length_of(all.substr(at));
+    while (left.size() >= 4) {
+        const std::size_t size = store_protocol::length_of(left);
         if (size > store_protocol::max_frame_bytes) throw damaged();
-        if (all.size() - at - 4 < size) break;  // torn frame
-        const auto frame = store_protocol::decode(all.substr(at + 4, size));
+        if (left.size() - 4 < size) break;  // torn frame
+        const auto frame = store_protocol::decode(left.substr(4, size));
         if (!frame || frame->fields.size() != 2 || frame->kind > static_cast<std::uint8_t>(Change::remove))
             throw damaged();
         if (static_cast<Change>(frame->kind) == Change::set)
-            keys_.set(frame->fields[0], frame->fields[1]);
+            keys.set(frame->fields[0], frame->fields[1]);
         else
-            keys_.remove(frame->fields[0]);
-        at += 4 + size;
+            keys.remove(frame->fields[0]);
+        left.remove_prefix(4 + size);
+        content_.end += static_cast<off_t>(4 + size);
     }
-    end_ = static_cast<off_t>(at);
 }
 
 }  // namespace lockstep

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <string_view>
 
 #include "lockstep/parallel/comm/store.h"
@@ -26,6 +28,14 @@ public:
     /// Whether `other` is the same file, and not a new one with the same name.
     bool is(const struct stat& other) const { return other.st_dev == device_ && other.st_ino == number_; }
 
+    /// The keys as of byte `end` of the file. It only grows while a process uses it, so nothing is read twice.
+    struct Content {
+        std::mutex mutex;
+        KeyTable keys;
+        off_t end = 0;
+    };
+    Content& content() const { return *content_; }
+
 private:
     bool enter(Store::Milliseconds timeout);
 
@@ -33,6 +43,7 @@ private:
     Descriptor descriptor_;
     dev_t device_ = 0;
     ino_t number_ = 0;
+    std::unique_ptr<Content> content_ = std::make_unique<Content>();
 };
 
 /// The file, opened, locked and read, while this exists.
@@ -40,7 +51,12 @@ class LockedLog {
 public:
     /// Throws as FilePresence, and CommunicationError if the file was removed.
     LockedLog(const FilePresence& presence, Store::Milliseconds timeout);
-    KeyTable& keys() { return keys_; }
+    /// If an exception is on its way, the keys may hold a change that was not written: they are read anew.
+    ~LockedLog();
+    LockedLog(const LockedLog&) = delete;
+    LockedLog& operator=(const LockedLog&) = delete;
+
+    KeyTable& keys() { return content_.keys; }
     void set(std::string_view key, std::string_view value) { append(Change::set, key, value); }
     void remove(std::string_view key) { append(Change::remove, key, {}); }
     void remove_file();
@@ -51,9 +67,10 @@ private:
     void append(Change change, std::string_view key, std::string_view value);
 
     const std::filesystem::path& file_;
+    FilePresence::Content& content_;
+    const int exceptions_;  ///< in flight when this was created
     Descriptor descriptor_;
-    KeyTable keys_;
-    off_t end_ = 0;
+    std::unique_lock<std::mutex> lock_;  ///< taken with the file's lock, so that nobody waits for it
 };
 
 }  // namespace lockstep

@@ -59,6 +59,50 @@ TEST_CASE("a file store survives writers that die, and rejects files that are no
     CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "the store is null"));
 }
 
+TEST_CASE("a file store reads a change once, however often its keys are wanted") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore store(file, test::no_limit);
+    const std::unique_ptr<Store> clone = store.clone(test::no_limit);
+    store.set("key", "value");
+    CHECK(clone->get("key", test::no_limit) == "value");
+    const auto size = std::filesystem::file_size(file);
+    {
+        std::fstream changed(file, std::ios::in | std::ios::out);
+        changed.seekp(static_cast<std::streamoff>(size) - 5);
+        changed << "other";
+    }
+    FileStore late(file, test::no_limit);
+    CHECK(late.get("key") == "other");
+    late.set("more", "later");
+    CHECK(store.get("more") == "later");
+    CHECK(store.get("key") == "value");
+    CHECK(clone->get("key", test::no_limit) == "value");
+    CHECK(clone->add("sum", 2) == 2);
+    CHECK(store.add("sum", 3) == 5);
+    CHECK(late.remove("key"));
+    CHECK_FALSE(store.try_get("key").has_value());
+    CHECK(clone->count() == 2);
+}
+
+TEST_CASE("a change that a file store could not write has no effect") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore store(file, test::no_limit);
+    store.set("sum", "1");
+    store.set("key", "value");
+    {
+        const test::FileSizeLimit limit(std::filesystem::file_size(file) + 3);
+        CHECK(contains(message_of<CommunicationError>([&] { store.add("sum", 1); }), "cannot write to it"));
+        CHECK(contains(message_of<CommunicationError>([&] { store.compare_set("key", "value", "no"); }), "write"));
+        CHECK(contains(message_of<CommunicationError>([&] { store.remove("key"); }), "cannot write to it"));
+        CHECK(store.get("sum") == "1");
+        CHECK(store.get("key") == "value");
+    }
+    CHECK(store.add("sum", 1) == 2);
+    CHECK(FileStore(file, test::no_limit).get("key") == "value");
+}
+
 TEST_CASE("a file store waits for a lock until its time limit, and is not created again") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
