@@ -156,8 +156,7 @@ std::vector<double> multiply(const Product& product, const std::vector<double>& 
             double* row = &result[(batch * m + i) * n];
             for (std::size_t k = 0; k < depth; ++k) {
                 const double factor = a[(batch * m + i) * depth + k];
-                const double* other = &b[(batch * depth + k) * n];
-                for (std::size_t j = 0; j < n; ++j) row[j] += factor * other[j];
+                add_scaled(row, &b[(batch * depth + k) * n], factor, n);
             }
         }
     return result;

@@ -81,11 +81,6 @@ const char* name_of_math(cudnnMathType_t math) {
     }
 }
 
-// to[0..count) += factor * from[0..count)
-void add_scaled(double* to, const double* from, double factor, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
-}
-
 Values forward(const Shape& shape, const Values& x, const Values& w) {  // x NHWC, w RSCK -> y NPQK
     Values y(index(shape.n * shape.p * shape.q * shape.k));
     const std::int64_t cs = shape.group_c(), ks = shape.group_k();
@@ -93,7 +88,7 @@ Values forward(const Shape& shape, const Values& x, const Values& w) {  // x NHW
         for (std::int64_t g = 0; g < shape.groups; ++g)
             for (std::int64_t c = 0; c < cs; ++c)
                 add_scaled(&y[index(out * shape.k + g * ks)], &w[index((tap * cs + c) * shape.k + g * ks)],
-                           x[index(in * shape.c + g * cs + c)], ks);
+                           x[index(in * shape.c + g * cs + c)], index(ks));
     });
     return y;
 }
@@ -105,7 +100,7 @@ Values backward_data(const Shape& shape, const Values& dy, const Values& w) {  /
         for (std::int64_t g = 0; g < shape.groups; ++g)
             for (std::int64_t k = g * ks; k < (g + 1) * ks; ++k)
                 add_scaled(&dx[index(in * shape.c + g * cs)], &w[index((tap * shape.k + k) * cs)],
-                           dy[index(out * shape.k + k)], cs);
+                           dy[index(out * shape.k + k)], index(cs));
     });
     return dx;
 }
@@ -117,7 +112,7 @@ Values backward_filter(const Shape& shape, const Values& x, const Values& dy) { 
         for (std::int64_t g = 0; g < shape.groups; ++g)
             for (std::int64_t c = 0; c < cs; ++c)
                 add_scaled(&dw[index((tap * cs + c) * shape.k + g * ks)], &dy[index(out * shape.k + g * ks)],
-                           x[index(in * shape.c + g * cs + c)], ks);
+                           x[index(in * shape.c + g * cs + c)], index(ks));
     });
     return dw;
 }

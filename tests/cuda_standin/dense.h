@@ -1,6 +1,7 @@
 // Conversion between strided memory of any float type and dense arrays of double, on which the reference loops compute.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -36,5 +37,8 @@ std::vector<double> load(const Strided& from, const void* data);
 /// unit in the last place larger, as with algorithms that do not promise the same bits.
 void store(const Strided& to, void* data, const std::vector<double>& values, double alpha = 1, double beta = 0,
            bool unsteady = false);
+
+/// to[0..count) += factor * from[0..count), for arrays of the stand-in's own.
+void add_scaled(double* to, const double* from, double factor, std::size_t count);
 
 }  // namespace standin

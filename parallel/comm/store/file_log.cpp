@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <exception>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "lockstep/parallel/comm/store/deadline.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/held_signal.h"
 #include "lockstep/runtime/internal/trusted_links.h"
 
 namespace lockstep {
@@ -181,6 +183,7 @@ void LockedLog::append(Change change, std::string_view key, std::string_view val
                               store_protocol::encode(static_cast<std::uint8_t>(change), {key, value});
     if (ftruncate(descriptor_.get(), content_.end) != 0) fail(file_, "cut");
     off_t at = content_.end;  // `content_` has this change when the log is read again
+    const HeldSignal error_only(SIGXFSZ);
     for (std::size_t done = 0; done < bytes.size();) {
         const ssize_t written = pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done, at);
         if (written < 0 && errno == EINTR) continue;

@@ -51,7 +51,7 @@ class LockedLog {
 public:
     /// Throws as FilePresence, and CommunicationError if the file was removed.
     LockedLog(const FilePresence& presence, Store::Milliseconds timeout);
-    /// If an exception is on its way, the keys may hold a change that was not written: they are read anew.
+    /// If an exception is in flight, a change of the keys may not have been written: the next log reads the whole file.
     ~LockedLog();
     LockedLog(const LockedLog&) = delete;
     LockedLog& operator=(const LockedLog&) = delete;
@@ -70,7 +70,7 @@ private:
     FilePresence::Content& content_;
     const int exceptions_;  ///< in flight when this was created
     Descriptor descriptor_;
-    std::unique_lock<std::mutex> lock_;  ///< taken with the file's lock, so that nobody waits for it
+    std::unique_lock<std::mutex> lock_;  ///< taken after the file's lock, which excludes other threads as well
 };
 
 }  // namespace lockstep

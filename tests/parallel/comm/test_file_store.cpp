@@ -59,7 +59,7 @@ TEST_CASE("a file store survives writers that die, and rejects files that are no
     CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "the store is null"));
 }
 
-TEST_CASE("a file store reads a change once, however often its keys are wanted") {
+TEST_CASE("a file store reads each change once") {
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     FileStore store(file, test::no_limit);
