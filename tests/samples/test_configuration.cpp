@@ -449,6 +449,11 @@ TEST_CASE("a restarted job resumes by itself, or begins if there is no checkpoin
     CHECK_THAT(resumed.out, contains("continues runs/INTERRUPTED.safetensors: 9 steps done"));
     CHECK_THAT(resumed.err, contains("--resume auto: skipping runs/net99: "));
     CHECK_THAT(linear(place, job + "--steps 13").out, contains("continues runs/net11: 11 steps done"));
+    // Digits of the pattern after a number.
+    std::filesystem::create_directory(place / "digits");
+    const std::string digits = "--devices cpu:0 --batch-size 512 --save digits/a{epoch}{step}0 --resume auto ";
+    CHECK(linear(place, digits + "--steps 3").status == 0);
+    CHECK_THAT(linear(place, digits + "--steps 5").out, contains(": 3 steps done"));
     CHECK(linear(place, "--resume auto --steps 1").status == 2);
     CHECK(linear(place, "--resume never --save net").status == 2);
 }

@@ -25,7 +25,7 @@ std::filesystem::path followed(const std::filesystem::path& path) {
         if (error) return name;
         name = target.is_absolute() ? target : directory_of(name) / target;
     }
-    throw InvalidArgument("cannot write " + path.string() + ": its symbolic links form a cycle");
+    throw InvalidArgument(path.string() + ": symbolic links form a cycle; expected a file");
 }
 
 void require_replaceable(const std::filesystem::path& path) {
@@ -45,7 +45,9 @@ FileIdentity identity_of(const std::filesystem::path& path) {
     if (::stat(path.c_str(), &found) == 0) return {found.st_dev, found.st_ino, ""};
     const std::filesystem::path target = followed(path);
     if (::stat(directory_of(target).c_str(), &found) == 0) return {found.st_dev, found.st_ino, target.filename()};
-    return {0, 0, std::filesystem::absolute(target).lexically_normal()};
+    std::error_code failed;  // the working directory has been removed
+    const std::filesystem::path absolute = std::filesystem::absolute(target, failed);
+    return {0, 0, (failed ? target : absolute).lexically_normal()};
 }
 
 InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {

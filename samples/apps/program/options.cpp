@@ -62,20 +62,15 @@ std::string resolved_flags(CLI::App& app, const Options& options) {
     return app.config_to_str(true, false);
 }
 
-/// The file's name with numbers for {epoch} and {step}.
-bool is_checkpoint_of(const std::string& pattern, std::string_view name) {
-    for (std::size_t at = 0; at < pattern.size();) {
-        const std::string_view rest = std::string_view(pattern).substr(at);
-        const std::size_t place = rest.starts_with("{epoch}") ? 7 : rest.starts_with("{step}") ? 6 : 0;
-        const std::size_t digits = name.find_first_not_of("0123456789") == std::string_view::npos
-                                       ? name.size()
-                                       : name.find_first_not_of("0123456789");
-        const std::size_t taken = place > 0 ? digits : 1;
-        if (name.empty() || taken == 0 || (place == 0 && name[0] != rest[0])) return false;
-        name.remove_prefix(taken);
-        at += place > 0 ? place : 1;
-    }
-    return name.empty();
+/// Whether `name` is the pattern with numbers for {epoch} and {step}. A number may be followed by digits of the
+/// pattern.
+bool is_checkpoint_of(std::string_view pattern, std::string_view name) {
+    if (pattern.empty()) return name.empty();
+    const std::size_t mark = pattern.starts_with("{epoch}") ? 7 : pattern.starts_with("{step}") ? 6 : 0;
+    if (mark == 0) return name.starts_with(pattern[0]) && is_checkpoint_of(pattern.substr(1), name.substr(1));
+    for (; !name.empty() && name[0] >= '0' && name[0] <= '9'; name.remove_prefix(1))
+        if (is_checkpoint_of(pattern.substr(mark), name.substr(1))) return true;
+    return false;
 }
 
 /// The checkpoint with the most steps among those of --save and INTERRUPTED; empty: not found. An unreadable one is a
@@ -86,8 +81,12 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
     std::filesystem::path directory = save.parent_path(), newest;
     if (directory.empty()) directory = ".";
     std::optional<lockstep::RunState> most;
-    std::error_code missing;
-    for (const auto& entry : std::filesystem::directory_iterator(directory, missing)) {
+    std::error_code failed;
+    std::filesystem::directory_iterator entries(directory, failed);
+    if (failed && failed != std::errc::no_such_file_or_directory)
+        throw lockstep::DataError(
+            fmt::format("--resume auto: cannot read the directory {}: {}", directory.string(), failed.message()));
+    for (const auto& entry : entries) {
         const std::string name = entry.path().filename().string();
         if (!is_checkpoint_of(pattern, name) && !(several && name == "INTERRUPTED.safetensors")) continue;
         try {
