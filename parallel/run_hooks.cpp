@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/checkpoint/file_patterns.h"
 #include "lockstep/parallel/events/encoding.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/round_up.h"
@@ -45,12 +45,6 @@ void require_score(const Runner& run, const std::string& name, const char* hook)
     throw InvalidArgument(fmt::format("{}: score '{}' is not known; expected one of {}", hook, name, known));
 }
 
-std::string replaced(std::string text, const std::string& what, std::uint64_t number) {
-    for (auto at = text.find(what); at != std::string::npos; at = text.find(what))
-        text.replace(at, what.size(), std::to_string(number));
-    return text;
-}
-
 /// Integers separated by single blanks; nullopt if the text is anything else.
 std::optional<std::vector<std::uint64_t>> integers_in(std::string_view text) {
     std::vector<std::uint64_t> all;
@@ -63,39 +57,6 @@ std::optional<std::vector<std::uint64_t>> integers_in(std::string_view text) {
         at = next;
     }
     return all;
-}
-
-/// The file that is written: without links and dots where directories exist.
-std::string written_file(const std::filesystem::path& file) {
-    std::error_code failed;
-    std::filesystem::path found = std::filesystem::absolute(internal::followed(file), failed);
-    if (!failed) found = std::filesystem::weakly_canonical(found, failed);
-    return (failed ? file.lexically_normal() : found).string();
-}
-
-/// Whether `name` is `pattern` with numbers in place of "{epoch}" and "{step}".
-bool is_instance(std::string_view pattern, std::string_view name) {
-    constexpr std::string_view epoch = "{epoch}", step = "{step}";
-    const std::size_t at = std::min(pattern.find(epoch), pattern.find(step));
-    if (at == std::string_view::npos) return pattern == name;
-    if (name.substr(0, at) != pattern.substr(0, at)) return false;
-    pattern.remove_prefix(at + (pattern.substr(at).starts_with(epoch) ? epoch.size() : step.size()));
-    for (name.remove_prefix(at); !name.empty() && name.front() >= '0' && name.front() <= '9';) {
-        name.remove_prefix(1);
-        if (is_instance(pattern, name)) return true;
-    }
-    return false;
-}
-
-/// Whether a checkpoint of `pattern` has a file in common with the checkpoint `file`.
-bool shares_files(const std::filesystem::path& pattern, const std::filesystem::path& file) {
-    const std::string of_pattern = written_file(pattern), of_file = written_file(file);
-    return is_instance(of_pattern, of_file) || is_instance(resume_path(of_pattern).string(), of_file) ||
-           is_instance(of_pattern, resume_path(of_file).string());
-}
-
-bool has_number(const std::filesystem::path& file) {
-    return file.string().find("{epoch}") != std::string::npos || file.string().find("{step}") != std::string::npos;
 }
 
 }  // namespace
@@ -146,7 +107,7 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
     if (options_.every_steps < 0 || options_.every_epochs < 0)
         throw InvalidArgument(fmt::format("SaveCheckpoints: every {} steps, every {} epochs; expected 0 or more",
                                           options_.every_steps, options_.every_epochs));
-    if (options_.keep > 0 && !has_number(options_.file))
+    if (options_.keep > 0 && !internal::has_number(options_.file))
         throw InvalidArgument(
             fmt::format("SaveCheckpoints: {} files are to be retained, but all have the name {}; expected {{epoch}} or "
                         "{{step}} in the name",
@@ -155,7 +116,7 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
         throw InvalidArgument(
             "SaveCheckpoints: only one of best and score; expected both a file and the name of its score");
     for (const auto& [option, file] : {std::pair("best", options_.best), {"interrupted", options_.interrupted}}) {
-        if (has_number(file))
+        if (internal::has_number(file))
             throw InvalidArgument(fmt::format(
                 "SaveCheckpoints: {} is {}; expected a name without {{epoch}} and {{step}}, because the file is "
                 "replaced by each newer one",
@@ -163,14 +124,14 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
     }
     const auto require_apart = [](const char* option, const std::filesystem::path& file, const char* other_option,
                                   const std::filesystem::path& other) {
-        if (!file.empty() && !other.empty() && shares_files(other, file))
+        if (!file.empty() && !other.empty() && internal::share_files(other, file))
             throw InvalidArgument(fmt::format(
                 "SaveCheckpoints: {} is {} and {} is {}, which can be the same file; expected different files", option,
                 file.string(), other_option, other.string()));
     };
     require_apart("best", options_.best, "file", options_.file);
     require_apart("best", options_.best, "interrupted", options_.interrupted);
-    if (written_file(options_.interrupted) != written_file(options_.file))
+    if (internal::written_file(options_.interrupted) != internal::written_file(options_.file))
         require_apart("interrupted", options_.interrupted, "file", options_.file);
 }
 
@@ -181,11 +142,19 @@ std::string SaveCheckpoints::kept_files() const { return "kept checkpoints" + su
 std::string SaveCheckpoints::last_file() const { return "last checkpoint" + suffix_.value_or(""); }
 std::string SaveCheckpoints::best_score() const { return "best " + options_.score + suffix_.value_or(""); }
 
-void SaveCheckpoints::number(Runner& run) { suffix_ = run.suffix_for("SaveCheckpoints"); }
+void SaveCheckpoints::join(Runner& run) {
+    suffix_ = run.suffix_for("SaveCheckpoints");
+    for (const auto& [option, file] :
+         {std::pair("file", options_.file), {"best", options_.best}, {"interrupted", options_.interrupted}})
+        if (!file.empty()) run.note_checkpoint(*this, fmt::format("{} of SaveCheckpoints", option), file);
+}
 
 void SaveCheckpoints::before_run(Runner& run) {
-    number(run);
+    join(run);
+    saved_.reset();
     if (!run.fields().contains(last_file())) note_last(run);
+    if (std::exchange(origin_, run.origin()) == run.origin()) return;
+    files_.clear();
     const auto kept = run.state().fields.find(kept_files());
     if (options_.keep == 0 || kept == run.state().fields.end()) return;
     const auto integers = integers_in(kept->second);
@@ -200,7 +169,7 @@ void SaveCheckpoints::after_epoch(Runner& run) {
 }
 
 void SaveCheckpoints::save_if_due(Runner& run) {
-    if (!suffix_) number(run);  // added during the run
+    if (!suffix_) join(run);  // added during the run
     poll_saves(run);
     if (run.is_over())
         save_at_end(run);
@@ -227,21 +196,23 @@ void SaveCheckpoints::note_last(Runner& run) const {
 }
 
 void SaveCheckpoints::save_last(Runner& run, bool interrupted) {
-    saved_ = run.state().steps;
     std::filesystem::path file = options_.interrupted;
-    if (!interrupted) {
-        begun_.push_back({run.state().epoch, run.state().steps});
-        file = file_of(begun_.back());
-        note_last(run);
-    }
-    note_scores(run);
-    note_files(run);
-    run.save(file);
+    unless_it_throws(run, [&] {
+        saved_ = run.state().steps;
+        if (!interrupted) {
+            begun_.push_back({run.state().epoch, run.state().steps});
+            file = file_of(begun_.back());
+            note_last(run);
+        }
+        note_scores(run);
+        note_files(run, !interrupted);
+        run.save(file);
+    });
     on_saved(run, {file});
 }
 
 std::filesystem::path SaveCheckpoints::file_of(const Numbers& numbers) const {
-    return replaced(replaced(options_.file.string(), "{epoch}", numbers.epoch), "{step}", numbers.steps);
+    return internal::numbered(options_.file, numbers.epoch, numbers.steps);
 }
 
 bool SaveCheckpoints::is_due(const Runner& run) const {
@@ -261,25 +232,47 @@ bool SaveCheckpoints::is_best(const Runner& run) const {
 }
 
 void SaveCheckpoints::save_due(Runner& run) {
-    std::vector<std::filesystem::path> files;
-    if (is_best(run)) {
-        run.fields()[best_score()] = field_of(*fresh_score(run, options_.score));
-        files.push_back(options_.best);
-    }
-    if (is_due(run)) {
-        begun_.push_back({run.state().epoch, run.state().steps});
-        files.push_back(file_of(begun_.back()));
-        note_last(run);
-        saved_ = run.state().steps;
-    }
-    if (!files.empty()) save(run, files);
+    const bool best = is_best(run), due = is_due(run);
+    if (!best && !due) return;
+    unless_it_throws(run, [&] {
+        std::vector<std::filesystem::path> files;
+        if (best) {
+            run.fields()[best_score()] = field_of(*fresh_score(run, options_.score));
+            files.push_back(options_.best);
+        }
+        if (due) {
+            begun_.push_back({run.state().epoch, run.state().steps});
+            files.push_back(file_of(begun_.back()));
+            note_last(run);
+            saved_ = run.state().steps;
+        }
+        note_scores(run);
+        note_files(run, due);
+        run.save(writer_, files);
+    });
+    poll_saves(run);
 }
 
-void SaveCheckpoints::save(Runner& run, const std::vector<std::filesystem::path>& files) {
-    note_scores(run);
-    note_files(run);
-    run.save(writer_, files);
-    poll_saves(run);
+/// Calls `save`. If it throws, for example because a step was refused, the checkpoint is still due.
+void SaveCheckpoints::unless_it_throws(Runner& run, const std::function<void()>& save) {
+    const auto begun = begun_;
+    const auto saved = saved_;
+    std::map<std::string, std::optional<std::string>> before;
+    for (const std::string& field : {best_score(), last_file(), kept_files()}) {
+        const auto found = run.fields().find(field);
+        before[field] = found == run.fields().end() ? std::nullopt : std::optional(found->second);
+    }
+    try {
+        save();
+    } catch (...) {
+        begun_ = begun;
+        saved_ = saved;
+        for (const auto& [field, text] : before) {
+            run.fields().erase(field);
+            if (text) run.fields()[field] = *text;
+        }
+        throw;
+    }
 }
 
 void SaveCheckpoints::note_scores(Runner& run) const {
@@ -290,12 +283,19 @@ void SaveCheckpoints::note_scores(Runner& run) const {
             run.fields().erase(detail::score_field + name);
 }
 
-void SaveCheckpoints::note_files(Runner& run) const {
+/// If this save adds a file, the list includes the one that is removed after it, in case the process ends in between. A
+/// file that is saved again counts once, at its last position.
+void SaveCheckpoints::note_files(Runner& run, bool adds_one) const {
     if (options_.keep == 0) return;
-    std::vector<Numbers> all(files_.begin(), files_.end());
-    all.insert(all.end(), begun_.begin(), begun_.end());
+    std::vector<Numbers> all;
+    for (const auto* files : {&files_, &begun_})
+        for (const Numbers& numbers : *files) {
+            std::erase_if(all, [&](const Numbers& other) { return file_of(other) == file_of(numbers); });
+            all.push_back(numbers);
+        }
     std::string text;
-    for (std::size_t i = all.size() - std::min(all.size(), options_.keep); i < all.size(); ++i)
+    const std::size_t added = adds_one ? 1 : 0, listed = std::min(all.size() - added, options_.keep) + added;
+    for (std::size_t i = all.size() - listed; i < all.size(); ++i)
         text += fmt::format("{}{} {}", text.empty() ? "" : " ", all[i].epoch, all[i].steps);
     run.fields()[kept_files()] = text;
 }
@@ -332,17 +332,51 @@ void SaveCheckpoints::remove_old_files(const Runner& run) {
     }
 }
 
+namespace {
+
+/// Loads the state that a run has stored with fields that begin with `name`, if any.
+template <class Schedule>
+void load_schedule(Schedule& schedule, const std::string& name, const Runner& run) {
+    std::map<std::string, double> state;
+    for (const auto& [number, value] : schedule.state())
+        if (const auto kept = number_in(run.state(), name + " " + number)) state[number] = *kept;
+    if (!state.empty()) schedule.load_state(state);
+}
+
+std::vector<std::map<std::string, double>> settings_of(const Optimizer& optimizer) {
+    std::vector<std::map<std::string, double>> groups;
+    for (int group = 0; group < optimizer.groups(); ++group) {
+        auto& settings = groups.emplace_back();
+        for (const std::string& name : optimizer.setting_names()) settings[name] = optimizer.setting(name, group);
+    }
+    return groups;
+}
+
+}  // namespace
+
 void FollowSchedule::before_run(Runner& run) {
     run.note_rate_setter(fmt::format("FollowSchedule '{}'", name_), false);
-    std::map<std::string, double> state;
-    for (const auto& [name, value] : schedule_->state())
-        if (const auto kept = number_in(run.state(), name_ + " " + name)) state[name] = *kept;
-    if (!state.empty()) schedule_->load_state(state);
+    if (std::exchange(origin_, run.origin()) != run.origin()) {
+        changes_.clear();
+        load_schedule(*schedule_, name_, run);
+    }
     if (by_ == ScheduleBy::epoch) follow(static_cast<std::int64_t>(run.state().epoch));
 }
 
 void FollowSchedule::before_step(Runner& run) {
-    if (by_ == ScheduleBy::step) follow(static_cast<std::int64_t>(run.state().steps));
+    const auto steps = static_cast<std::int64_t>(run.state().steps);
+    if (by_ != ScheduleBy::step || schedule_->last_epoch() >= steps) return;
+    constexpr std::size_t most_in_flight = 8;  // an upper bound
+    changes_.push_back({run.state().steps, schedule_->state(), settings_of(run.optimizer())});
+    if (changes_.size() > most_in_flight) changes_.pop_front();
+    follow(steps);
+}
+
+void FollowSchedule::after_refusal(Runner& run) {
+    for (; !changes_.empty() && changes_.back().steps >= run.state().steps; changes_.pop_back()) {
+        run.optimizer().set_all(changes_.back().settings);
+        schedule_->load_state(changes_.back().schedule);
+    }
 }
 
 void FollowSchedule::after_epoch(Runner& run) {
@@ -365,10 +399,9 @@ void FollowSchedule::before_save(Runner& run) {
 
 void FollowPlateau::before_run(Runner& run) {
     run.note_rate_setter(fmt::format("FollowPlateau '{}'", name_), false);
-    std::map<std::string, double> state;
-    for (const auto& [name, value] : schedule_->state())
-        if (const auto kept = number_in(run.state(), name_ + " " + name)) state[name] = *kept;
-    if (!state.empty()) schedule_->load_state(state);
+    if (std::exchange(origin_, run.origin()) == run.origin()) return;
+    checked_steps_.reset();
+    load_schedule(*schedule_, name_, run);
 }
 
 void FollowPlateau::after_epoch(Runner& run) {
@@ -426,6 +459,7 @@ StopEarly::StopEarly(std::string score, int patience, double min_delta, bool hig
 
 void StopEarly::before_run(Runner& run) {
     number(run);
+    if (std::exchange(origin_, run.origin()) != run.origin()) checked_steps_.reset();
     if (number_in(run.state(), waited()).value_or(0) >= patience_) run.end();
 }
 

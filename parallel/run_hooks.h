@@ -5,6 +5,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -84,16 +85,16 @@ private:
     void save_at_end(Runner& run);
     bool is_best(const Runner& run) const;
     void save_due(Runner& run);
-    void save(Runner& run, const std::vector<std::filesystem::path>& files);
+    void unless_it_throws(Runner& run, const std::function<void()>& save);
     /// Store in the state the scores at this point of the run, and the list of retained files.
     void note_scores(Runner& run) const;
-    void note_files(Runner& run) const;
+    void note_files(Runner& run, bool adds_one) const;
     void note_last(Runner& run) const;
     /// Names of fields of the state.
     std::string last_file() const;
     std::string kept_files() const;
     std::string best_score() const;
-    void number(Runner& run);
+    void join(Runner& run);
     void save_last(Runner& run, bool interrupted);
     void poll_saves(const Runner& run);
     void on_saved(const Runner& run, const FinishedSave& save);
@@ -101,10 +102,11 @@ private:
 
     SaveCheckpointsOptions options_;
     CheckpointWriter writer_;
-    std::optional<std::string> suffix_;   // suffix of the fields
-    std::optional<std::uint64_t> saved_;  // number of steps at the last save
-    std::deque<Numbers> begun_;           // being saved
-    std::deque<Numbers> files_;           // saved and retained
+    std::optional<std::string> suffix_;    // suffix of the fields
+    std::optional<std::uint64_t> origin_;  // Runner::origin of the last run
+    std::optional<std::uint64_t> saved_;   // number of steps at the last save of this run
+    std::deque<Numbers> begun_;            // being saved
+    std::deque<Numbers> files_;            // saved and retained
 };
 
 /// When a schedule makes its steps.
@@ -121,14 +123,23 @@ public:
         : schedule_(&schedule), by_(by), name_(std::move(name)) {}
     void before_run(Runner& run) override;
     void before_step(Runner& run) override;
+    void after_refusal(Runner& run) override;
     void after_epoch(Runner& run) override;
     void before_save(Runner& run) override;
 
 private:
+    /// Schedule and settings before `follow` has changed them for a step that may be refused.
+    struct Change {
+        std::uint64_t steps = 0;
+        std::map<std::string, double> schedule = {};
+        std::vector<std::map<std::string, double>> settings = {};
+    };
     void follow(std::int64_t to);
     LRSchedule* schedule_;
     ScheduleBy by_;
     std::string name_;
+    std::optional<std::uint64_t> origin_;  // Runner::origin of the last run
+    std::deque<Change> changes_;           // newest last
 };
 
 /// Passes every new score to a ReduceLROnPlateau. Its state is stored in checkpoints.
@@ -146,6 +157,7 @@ private:
     void check_score(const Runner& run);
     ReduceLROnPlateau* schedule_;
     std::string score_, name_;
+    std::optional<std::uint64_t> origin_;         // Runner::origin of the last run
     std::optional<std::uint64_t> checked_steps_;  // number of steps at the last score passed
 };
 
@@ -198,7 +210,8 @@ private:
     std::string waited() const;  ///< the field that counts evaluations without improvement
     void number(Runner& run);
     std::string score_;
-    std::optional<std::string> suffix_;  ///< suffix of the fields
+    std::optional<std::string> suffix_;    ///< suffix of the fields
+    std::optional<std::uint64_t> origin_;  ///< Runner::origin of the last run
     int patience_;
     double min_delta_;
     bool higher_is_better_;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <variant>
 
+#include "lockstep/parallel/checkpoint/file_patterns.h"
 #include "lockstep/parallel/events/encoding.h"
 #include "lockstep/parallel/internal/throughput.h"
 #include "lockstep/runtime/error.h"
@@ -169,6 +171,7 @@ void Runner::resume_from(const RunState& state) {
                         "batch size",
                         batch_size, state.batch_size));
     state_ = state;
+    ++origin_;
     scores_ = scores_in(state);
     steps_ = static_cast<std::int64_t>(state.steps);
 }
@@ -204,6 +207,16 @@ void Runner::note_rate_setter(const std::string& name, bool only_one) {
     rate_setters_[name] = only_one;
 }
 
+void Runner::note_checkpoint(const RunHook& hook, const std::string& option, const std::filesystem::path& file) {
+    for (const Checkpoint& other : checkpoints_)
+        if (other.hook != &hook && internal::share_files(other.file, file))
+            throw InvalidArgument(
+                fmt::format("Runner: {} of a hook is {} and {} of another one is {}, which can be the "
+                            "same file; expected different files",
+                            other.option, other.file.string(), option, file.string()));
+    checkpoints_.push_back({&hook, option, file});
+}
+
 std::string Runner::suffix_for(const std::string& name) {
     const int number = ++suffixes_[name];
     return number == 1 ? std::string() : fmt::format(" {}", number);
@@ -218,8 +231,13 @@ void Runner::run() {
     for (const auto& [name, before, value] : changed_facts(state_, now)) state_.fields[detail::fact + name] = value;
     require_utf8(state_);
     over_ = false;
+    if (std::exchange(returned_, false)) {
+        ended_ = false;
+        stopped_.reset();
+    }
     rate_setters_.clear();
     suffixes_.clear();
+    checkpoints_.clear();
     if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);
     each(&RunHook::before_run);
     while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || has_pending_pause()))
@@ -229,6 +247,7 @@ void Runner::run() {
     each(&RunHook::evaluate);
     each(&RunHook::after_run);
     each(&RunHook::save_if_due);
+    returned_ = true;
 }
 
 void Runner::train_epoch() {
@@ -245,18 +264,27 @@ void Runner::train_epoch() {
             pause();
     }
     // After a signal, the end of an epoch is handled by the run that resumes this one.
-    if (!epoch_is_over() || is_interrupted()) return;
+    if (epoch_is_over() && !is_interrupted()) end_epoch();
+}
+
+/// If a hook throws or interrupts its evaluation, the epoch is still to be ended.
+void Runner::end_epoch() {
     const std::int64_t batches = state_.batch;
-    ++state_.epoch;
-    state_.batch = 0;
-    each(&RunHook::evaluate);
-    if (is_interrupted()) {
+    const auto restore = [&] {
         --state_.epoch;
         state_.batch = batches;
-        return;
+    };
+    ++state_.epoch;
+    state_.batch = 0;
+    try {
+        each(&RunHook::evaluate);
+        if (is_interrupted()) return restore();
+        each(&RunHook::after_epoch);
+        each(&RunHook::save_if_due);
+    } catch (...) {
+        restore();
+        throw;
     }
-    each(&RunHook::after_epoch);
-    each(&RunHook::save_if_due);
 }
 
 /// Trains until the epoch ends, `last_step` steps have been made in total, or the run is stopped. Waits for all steps.
@@ -264,10 +292,16 @@ void Runner::train_batches(std::optional<std::int64_t> last_step) {
     last_step_ = last_step;
     stop_.reset();
     throughput_->resume();
-    types_->train(state_.epoch, state_.batch, *this);
-    types_->engine().synchronize();
-    throughput_->pause();
-    while (!unreported_.empty()) report_step();
+    try {
+        types_->train(state_.epoch, state_.batch, *this);
+        types_->engine().synchronize();
+        throughput_->pause();
+        while (!unreported_.empty()) report_step();
+    } catch (...) {
+        forget_refused();
+        if (last_step && steps_ >= *last_step) state_.fields[pending_pause] = "1";
+        throw;
+    }
     if (!stop_) stop_ = types_->engine().sync_stop(wish());
     stopped_ = stop_;
 }
@@ -296,13 +330,37 @@ void Runner::end_step(std::int64_t rows, StepLoss loss) {
 }
 
 void Runner::report_step() {
-    auto [step, loss] = std::move(unreported_.front());
+    try {
+        unreported_.front().first.loss = unreported_.front().second.item();
+    } catch (...) {
+        forget_refused();
+        throw;
+    }
+    const StepReport step = unreported_.front().first;
     unreported_.pop_front();
-    step.loss = loss.item();
     throughput_->done(step.rows);
     const FlagScope reports(reports_);
     const std::size_t count = hooks_.size();
     for (std::size_t i = 0; i < count; ++i) hooks_[i]->after_step(*this, step);
+}
+
+/// If steps are known to have been refused, the position becomes that of the first of them.
+void Runner::forget_refused() {
+    const auto is_refused = [](const std::pair<StepReport, StepLoss>& step) {
+        try {
+            if (step.second.ready()) static_cast<void>(step.second.item());
+            return false;
+        } catch (const Error&) {
+            return true;
+        }
+    };
+    const auto first = std::find_if(unreported_.begin(), unreported_.end(), is_refused);
+    if (first == unreported_.end()) return;
+    steps_ = first->first.step;
+    state_.steps = static_cast<std::uint64_t>(steps_);
+    state_.batch = steps_ - first_step_;
+    unreported_.erase(first, unreported_.end());
+    for (std::size_t i = hooks_.size(); i > 0; --i) hooks_[i - 1]->after_refusal(*this);
 }
 
 std::optional<int> Runner::wish() const {
@@ -317,15 +375,19 @@ void Runner::each(Call call) {
     for (std::size_t i = 0; i < count; ++i) (hooks_[i].get()->*call)(*this);
 }
 
+/// If a hook throws or interrupts its evaluation, the pause is still pending.
 void Runner::pause() {
+    const auto restore = [&] { state_.fields[pending_pause] = "1"; };
     state_.fields.erase(pending_pause);
-    each(&RunHook::evaluate);
-    if (is_interrupted()) {
-        state_.fields[pending_pause] = "1";
-        return;
+    try {
+        each(&RunHook::evaluate);
+        if (is_interrupted()) return restore();
+        each(&RunHook::at_pause);
+        each(&RunHook::save_if_due);
+    } catch (...) {
+        restore();
+        throw;
     }
-    each(&RunHook::at_pause);
-    each(&RunHook::save_if_due);
 }
 
 std::optional<std::int64_t> Runner::next_pause() const {

@@ -58,7 +58,8 @@ struct StepReport {
 /// and the model may be used. An exception from a hook ends the run. At a pause, at the end of an epoch and at the end
 /// of the run, all hooks get `evaluate`, then `at_pause`, `after_epoch` or `after_run`, then `save_if_due`. The order
 /// of hooks therefore does not affect the content of a checkpoint. If a signal or a stop token stops the run at a pause
-/// or at the end of an epoch, the run that resumes it makes those calls.
+/// or at the end of an epoch, the run that resumes it makes those calls. If one of the calls throws, a second
+/// `Runner::run` repeats all of them.
 class RunHook {
 public:
     RunHook() = default;
@@ -69,7 +70,7 @@ public:
     virtual ~RunHook() = default;
     /// Before a checkpoint is saved. The hook stores the data that it needs to resume in fields().
     virtual void before_save(Runner& run) { static_cast<void>(run); }
-    /// Between steps, before the first.
+    /// Between steps, before the first. Called by every `Runner::run`: see Runner::origin.
     virtual void before_run(Runner& run) { static_cast<void>(run); }
     /// Between steps, before the first step of an epoch; in a resumed epoch, before the first remaining step.
     virtual void before_epoch(Runner& run) { static_cast<void>(run); }
@@ -80,6 +81,9 @@ public:
         static_cast<void>(run);
         static_cast<void>(step);
     }
+    /// After steps were refused, before `run` throws their error: state() is again that before the first of them. The
+    /// hook restores what its `before_step` has changed since. Called in reverse order of the hooks.
+    virtual void after_refusal(Runner& run) { static_cast<void>(run); }
     /// Number of steps after which the run pauses next; nullopt: never. The run throws InvalidArgument unless it is
     /// greater than that of state().
     virtual std::optional<std::int64_t> next_pause(const Runner& run) const {
@@ -183,7 +187,8 @@ public:
     /// that resumes this one is bit-identical to an uninterrupted one.
     void stop_on(std::stop_token stop) { token_ = std::move(stop); }
     /// Trains until the run ends. Collective. Throws the errors of steps, loader and hooks, and InvalidArgument for a
-    /// call by a hook of this run.
+    /// call by a hook of this run. After an error, state() counts the steps that the model has made, and a second call
+    /// continues there. It repeats a step that was refused. A call after a run that was stopped continues as well.
     void run();
 
     // For hooks.
@@ -192,6 +197,9 @@ public:
     const RunState& state() const { return state_; }
     /// Fields for the program's own use, stored in checkpoints.
     std::map<std::string, std::string>& fields() { return state_.fields; }
+    /// For hooks that read fields in `before_run`: number of calls of resume_from. If it is that of the previous
+    /// `before_run`, this run continues, and the data of the hook are newer than the fields.
+    std::uint64_t origin() const { return origin_; }
     std::int64_t batches_per_epoch() const;
     /// Total number of steps if the run ends as planned.
     std::int64_t planned_steps() const;
@@ -217,6 +225,10 @@ public:
     /// For hooks that store fields: a suffix for their names. Empty for the first call in a run with this `name`, then
     /// " 2", " 3" and so on.
     std::string suffix_for(const std::string& name);
+    /// For hooks that save checkpoints, in `before_run`: declares a file by its name, in which "{epoch}" and "{step}"
+    /// represent numbers. Throws InvalidArgument if another hook has declared one that can be the same file. `hook`
+    /// identifies the hook, and `option` names the file in messages.
+    void note_checkpoint(const RunHook& hook, const std::string& option, const std::filesystem::path& file);
 
     /// Ends the run as soon as possible: at once between steps, some steps later from `after_step`. For hooks; other
     /// threads use a stop token.
@@ -239,6 +251,11 @@ private:
     template <class Model, class Data, class LossFunction>
     class TypesOf;
     using Call = void (RunHook::*)(Runner&);
+    struct Checkpoint {
+        const RunHook* hook;
+        std::string option;
+        std::filesystem::path file;
+    };
 
     Runner(std::unique_ptr<Types> types, Optimizer& optimizer, const RunnerOptions& options);
     void each(Call call);
@@ -252,6 +269,8 @@ private:
     bool begin_step();
     void end_step(std::int64_t rows, StepLoss loss);
     void report_step();
+    void forget_refused();
+    void end_epoch();
     std::optional<int> wish() const;
 
     std::unique_ptr<Types> types_;
@@ -263,10 +282,12 @@ private:
     bool has_momentum_ = false;
 
     RunState state_;
+    std::uint64_t origin_ = 0;
     std::map<std::string, bool> rate_setters_;  // by name; true: must be the only one
     std::map<std::string, int> suffixes_;       // number of calls of suffix_for by name
+    std::vector<Checkpoint> checkpoints_;       // files that hooks have declared
     std::map<std::string, Score> scores_;
-    bool running_ = false, over_ = false, ended_ = false;
+    bool running_ = false, over_ = false, ended_ = false, returned_ = false;
     std::optional<int> stopped_;
 
     std::int64_t steps_ = 0;                 // enqueued

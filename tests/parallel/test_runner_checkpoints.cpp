@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -278,6 +279,33 @@ TEST_CASE("a resumed run keeps as many checkpoints as an uninterrupted one, and 
     train(other, 6, "");
     for (const char* file : {"best", "best.resume", "net5", "net5.resume", "net6", "net6.resume"})
         CHECK((test::get_bytes(place / file) == test::get_bytes(other / file)));
+}
+
+TEST_CASE("a run that was killed before it removed an old checkpoint removes it after a resume") {
+    const auto train = [&](const test::TemporaryDirectory& place, const std::string& from,
+                           const std::function<void(const std::filesystem::path&)>& on_save) {
+        SingleTraining training;
+        auto runner = training.runner({.epochs = 4});
+        if (!from.empty()) runner.resume_from(load_checkpoint(training.model, training.sgd, place / from).value());
+        runner.add(SaveCheckpoints({.file = place / "net{step}", .every_steps = 3, .keep = 2})).on_save = on_save;
+        runner.run();
+    };
+    const test::TemporaryDirectory whole;
+    std::map<std::string, test::TemporaryDirectory> killed;  // by the newest checkpoint
+    train(whole, "", [&](const std::filesystem::path& saved) {
+        for (const std::string& name : whole.names())
+            std::filesystem::copy_file(whole / name, killed[saved.filename()] / name);
+    });
+    CHECK(whole.names() == std::set<std::string>{"net18", "net18.resume", "net20", "net20.resume"});
+    CHECK(killed.size() == 7);
+    for (const auto& [newest, place] : killed) {
+        CAPTURE(newest);
+        if (newest == "net9") CHECK(place.file_count() == 6);
+        train(place, newest, {});
+        CHECK(place.names() == whole.names());
+        for (const std::string& name : whole.names())
+            CHECK((test::get_bytes(place / name) == test::get_bytes(whole / name)));
+    }
 }
 
 TEST_CASE("a run that cannot save checkpoints continues with warnings, and fails if the last save fails") {
