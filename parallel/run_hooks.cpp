@@ -205,7 +205,7 @@ void SaveCheckpoints::save_last(Runner& run, bool interrupted) {
             note_last(run);
         }
         note_scores(run);
-        note_files(run, !interrupted);
+        note_files(run, true);
         run.save(file);
     });
     on_saved(run, {file});
@@ -283,9 +283,9 @@ void SaveCheckpoints::note_scores(Runner& run) const {
             run.fields().erase(detail::score_field + name);
 }
 
-/// If this save adds a file, the list includes the one that is removed after it, in case the process ends in between. A
-/// file that is saved again counts once, at its last position.
-void SaveCheckpoints::note_files(Runner& run, bool adds_one) const {
+/// If a file may be left to remove, after this save or by a run that this one resumes, the list includes it, in case
+/// the process ends before. A file that is saved again counts once, at its last position.
+void SaveCheckpoints::note_files(Runner& run, bool removes_one) const {
     if (options_.keep == 0) return;
     std::vector<Numbers> all;
     for (const auto* files : {&files_, &begun_})
@@ -294,8 +294,8 @@ void SaveCheckpoints::note_files(Runner& run, bool adds_one) const {
             all.push_back(numbers);
         }
     std::string text;
-    const std::size_t added = adds_one ? 1 : 0, listed = std::min(all.size() - added, options_.keep) + added;
-    for (std::size_t i = all.size() - listed; i < all.size(); ++i)
+    const std::size_t most = std::min(all.size(), options_.keep) + (removes_one ? 1 : 0);
+    for (std::size_t i = all.size() - std::min(all.size(), most); i < all.size(); ++i)
         text += fmt::format("{}{} {}", text.empty() ? "" : " ", all[i].epoch, all[i].steps);
     run.fields()[kept_files()] = text;
 }

@@ -88,7 +88,7 @@ private:
     void unless_it_throws(Runner& run, const std::function<void()>& save);
     /// Store in the state the scores at this point of the run, and the list of retained files.
     void note_scores(Runner& run) const;
-    void note_files(Runner& run, bool adds_one) const;
+    void note_files(Runner& run, bool removes_one) const;
     void note_last(Runner& run) const;
     /// Names of fields of the state.
     std::string last_file() const;

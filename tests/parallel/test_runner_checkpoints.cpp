@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -283,11 +284,17 @@ TEST_CASE("a resumed run keeps as many checkpoints as an uninterrupted one, and 
 
 TEST_CASE("a run that was killed before it removed an old checkpoint removes it after a resume") {
     const auto train = [&](const test::TemporaryDirectory& place, const std::string& from,
-                           const std::function<void(const std::filesystem::path&)>& on_save) {
+                           const std::function<void(const std::filesystem::path&)>& on_save, bool stops = false) {
         SingleTraining training;
         auto runner = training.runner({.epochs = 4});
         if (!from.empty()) runner.resume_from(load_checkpoint(training.model, training.sgd, place / from).value());
-        runner.add(SaveCheckpoints({.file = place / "net{step}", .every_steps = 3, .keep = 2})).on_save = on_save;
+        runner
+            .add(SaveCheckpoints(
+                {.file = place / "net{step}", .every_steps = 3, .keep = 2, .interrupted = place / "INTERRUPTED"}))
+            .on_save = on_save;
+        std::stop_source stop;
+        if (stops) stop.request_stop();
+        runner.stop_on(stop.get_token());
         runner.run();
     };
     const test::TemporaryDirectory whole;
@@ -301,7 +308,9 @@ TEST_CASE("a run that was killed before it removed an old checkpoint removes it 
     for (const auto& [newest, place] : killed) {
         CAPTURE(newest);
         if (newest == "net9") CHECK(place.file_count() == 6);
-        train(place, newest, {});
+        train(place, newest, {}, newest != "net20");  // stops before the first step
+        train(place, newest == "net20" ? newest : "INTERRUPTED", {});
+        for (const char* name : {"INTERRUPTED", "INTERRUPTED.resume"}) std::filesystem::remove(place / name);
         CHECK(place.names() == whole.names());
         for (const std::string& name : whole.names())
             CHECK((test::get_bytes(place / name) == test::get_bytes(whole / name)));

@@ -1,17 +1,20 @@
 // Runs that are continued after an error of a step or a hook, or after a stop: a second call of run().
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <stop_token>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -66,8 +69,8 @@ struct AtEvents : RunHook {
 };
 
 /// A run with hooks that have state, and its directory.
-struct Hooked {
-    Hooked(const std::filesystem::path& directory, const AtEvents::Call& call)
+struct HookedRun {
+    HookedRun(const std::filesystem::path& directory, const AtEvents::Call& call)
         : by_step(training.sgd, 0.9),
           cycle(training.sgd, 3, 0.5),
           plateau(training.sgd, {.factor = 0.5, .patience = 1}),
@@ -103,7 +106,7 @@ struct Whole {
     std::vector<float> weights;
     std::map<std::string, std::string> files;
     Whole() {
-        Hooked whole(place.path(), [](const std::string&, Runner&) {});
+        HookedRun whole(place.path(), [](const std::string&, Runner&) {});
         whole.runner.run();
         weights = whole.training.weights();
         files = files_in(place);
@@ -121,7 +124,7 @@ TEST_CASE("a run whose step was refused is at that step, saves it and continues 
             Tensor input;
             float before = 0;
             bool damages = true;
-            Hooked hooked(place.path(), [&](const std::string& event, Runner& run) {
+            HookedRun hooked(place.path(), [&](const std::string& event, Runner& run) {
                 if (event != "before_epoch" || run.state().epoch != static_cast<std::uint64_t>(epoch)) return;
                 if (std::exchange(damages, false))
                     before = std::exchange(input.data<float>()[6 * row], std::numeric_limits<float>::quiet_NaN());
@@ -143,7 +146,7 @@ TEST_CASE("a run whose step was refused is at that step, saves it and continues 
             input.data<float>()[6 * row] = before;
             {
                 const TemporaryDirectory elsewhere;
-                Hooked resumed(elsewhere.path(), [](const std::string&, Runner&) {});
+                HookedRun resumed(elsewhere.path(), [](const std::string&, Runner&) {});
                 const auto state =
                     load_checkpoint(resumed.training.model, resumed.training.sgd, place / "refused").value();
                 resumed.runner.resume_from(state);
@@ -165,7 +168,7 @@ TEST_CASE("a run whose hook threw at any event repeats the calls and leaves the 
             CAPTURE(where, number);
             const TemporaryDirectory place;
             int calls = 0;
-            Hooked hooked(place.path(), [&](const std::string& event, const Runner&) {
+            HookedRun hooked(place.path(), [&](const std::string& event, const Runner&) {
                 if (event == where && ++calls == number) throw std::runtime_error("planted");
             });
             int thrown = 0;
@@ -182,6 +185,45 @@ TEST_CASE("a run whose hook threw at any event repeats the calls and leaves the 
             CHECK(hooked.training.weights() == whole.weights);
             CHECK((files_in(place) == whole.files));
         }
+}
+
+TEST_CASE("a run whose dataset threw continues where it ended") {
+    struct Breaks {
+        Tensor inputs, targets;
+        std::int64_t bad = 0;
+        std::shared_ptr<std::atomic<bool>> broken;
+        std::int64_t size() const { return inputs.size(0); }
+        std::tuple<Tensor, Tensor> get(std::int64_t row) const {
+            if (row == bad && *broken) throw std::runtime_error("planted");
+            return {inputs.select(0, row), targets.select(0, row)};
+        }
+    };
+    const auto train = [](std::int64_t bad, std::int64_t from_step, int workers) {
+        Repairable training;
+        auto broken = std::make_shared<std::atomic<bool>>(false);
+        bool has_broken = false;
+        Loader loader(training.model, Breaks{training.inputs, training.targets, bad, broken},
+                      {.batch_size = 4, .shuffle = true, .seed = 2, .workers = workers});
+        ExponentialLR schedule(training.sgd, 0.9);
+        Runner runner(training.model, training.sgd, loader, mse_loss, {.epochs = 3});
+        runner.add(FollowSchedule(schedule, ScheduleBy::step));
+        runner.add(AtEvents([&](const std::string& event, const Runner& run) {
+            if (event == "before_epoch" && static_cast<std::int64_t>(run.state().steps) == from_step)
+                *broken = !std::exchange(has_broken, true);
+        }));
+        if (from_step >= 0) {
+            CHECK_THAT(message_of<std::exception>([&] { runner.run(); }), contains("planted"));
+            CHECK(training.model.engine().steps_done() == runner.state().steps);
+            CHECK(static_cast<std::int64_t>(runner.state().steps) - from_step < runner_batches);
+            *broken = false;
+        }
+        runner.run();
+        return training.weights();
+    };
+    const auto whole = train(0, -1, 1);
+    for (const std::int64_t from_step : {0, 5})
+        for (const std::int64_t bad : {0, 9, 18})
+            for (const int workers : {0, 1, 3}) CHECK(train(bad, from_step, workers) == whole);
 }
 
 TEST_CASE("adaptive rates continue after a refused step with the bits of a run without one") {
@@ -222,7 +264,7 @@ TEST_CASE("a run that was stopped continues when it is called again") {
     const TemporaryDirectory place;
     std::vector<std::stop_source> stops(3);
     std::size_t number = 0;
-    Hooked hooked(place.path(), [&](const std::string& event, Runner& run) {
+    HookedRun hooked(place.path(), [&](const std::string& event, Runner& run) {
         // In an evaluation, in a step, and at the end of an epoch.
         const std::uint64_t steps = run.state().steps;
         if (number == 0 && event == "at_pause" && steps == 3) stops[0].request_stop();
