@@ -1,5 +1,6 @@
 // The program gpt: text, windows, the generator with its cache, files, and training on a text that repeats.
 #include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -153,6 +154,36 @@ TEST_CASE("gpt reports wrong flags, text and files in one line") {
     refused("gpt generate --model net.safetensors --prompt ''", 2, "value is empty");
     refused("gpt generate", 2, "--model");
     refused("gpt paint", 2, "A subcommand is required");
+}
+
+TEST_CASE("gpt generate refuses a network whose output is not finite") {
+    const TemporaryDirectory directory;
+    const gpt::Alphabet alphabet(U"abc");
+    const gpt::Config config{.vocabulary = 3, .context = 4, .width = 4, .heads = 1, .layers = 1, .dropout = 0};
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        gpt::Gpt net(config);
+        {
+            const NoGrad no_grad;
+            net.norm.bias->tensor().fill_(bad);
+        }
+        std::vector<SafetensorsTensor> tensors;
+        for (const NamedTensor& named : named_tensors(net)) {
+            const Tensor& tensor = named.member->tensor();
+            tensors.push_back({named.name,
+                               tensor.dtype(),
+                               {tensor.shape().begin(), tensor.shape().end()},
+                               tensor.data<const float>()});
+        }
+        write_safetensors(directory / "bad.safetensors", tensors, gpt::metadata_of(config, alphabet));
+        for (const char* temperature : {"0", "0.8"}) {
+            const ProgramRun run =
+                run_program(directory, std::string("gpt generate --model bad.safetensors --prompt ab --temperature ") +
+                                           temperature);
+            CHECK(run.status == 1);
+            CHECK(run.err ==
+                  "gpt generate: bad.safetensors: the output of the network is not finite; expected finite weights\n");
+        }
+    }
 }
 
 TEST_CASE("files that gpt train did not save are refused before memory is allocated for them") {

@@ -1,4 +1,5 @@
 // Errors of unet, one line each.
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -6,6 +7,7 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/samples/apps/unet/net.h"
 #include "lockstep/tests/fixtures/messages.h"
 #include "lockstep/tests/samples/unet_fixture.h"
@@ -178,6 +180,14 @@ TEST_CASE("unet predict reports bad images and names of masks in one line") {
     CHECK(run_unet(place, predict + "-i data/imgs -o masks --device cpu:0 --scale 1").status == 0);
     CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks -t 0.7", 2),
                contains("--mask-threshold: not used by a network of 2 classes; expected a network of one class"));
+    {
+        const NoGrad no_grad;
+        net.outc.conv.bias->tensor().fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    save(net, place / "diverged");
+    CHECK_THAT(refusal(place, "predict -m diverged -i data/imgs -o none --device cpu:0 --scale 1", 1),
+               contains("shape_00000.jpg: the output of the network in diverged is not finite; expected finite"));
+    CHECK(names_in(place / "none").empty());
     CHECK_THAT(refusal(place, "evaluate -m net --pictures 3", 2), contains("--pictures requires --sheet"));
     CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks --scale 0.3", 2),
                contains("--scale 0.3: data/imgs/shape_00000.jpg: the sides become 9 x 9 (width x height); expected at "

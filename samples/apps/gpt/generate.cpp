@@ -56,8 +56,11 @@ void add_flags(CLI::App& app, GenerateFlags& flags) {
         ->capture_default_str();
 }
 
-/// A character by its logits.
+/// A character by its logits. Throws DataError unless they are finite.
 std::int64_t chosen(const std::vector<float>& logits, const GenerateFlags& flags, std::mt19937_64& random) {
+    if (!std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); }))
+        throw ls::DataError(
+            fmt::format("{}: the output of the network is not finite; expected finite weights", flags.model.string()));
     std::vector<std::size_t> order(logits.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });

@@ -211,12 +211,14 @@ lockstep::Device device_of(const PredictFlags& flags) {
     return lockstep::Device::cpu(0);
 }
 
-/// The network's mask of an image, in the image's size, computed as in the PyTorch program.
-ClassMap mask_of(lockstep::DataParallel<UNet>& model, const lockstep::HostImage& image, double scale,
-                 double threshold) {
+/// The network's mask of an image, in the image's size, computed as in the PyTorch program; nullopt unless the output
+/// of the network is finite.
+std::optional<ClassMap> mask_of(lockstep::DataParallel<UNet>& model, const lockstep::HostImage& image, double scale,
+                                double threshold) {
     const lockstep::Tensor x =
         lockstep::image_tensor(lockstep::scale_image(image, scale, lockstep::Resampling::bicubic));
     const lockstep::Tensor logits = model.forward(x.unsqueeze(0));
+    if (lockstep::sum(logits * 0.0).item() != 0) return std::nullopt;
     return classes_of(lockstep::interpolate(logits, {.size = lockstep::Pair(static_cast<int>(image.height),
                                                                             static_cast<int>(image.width)),
                                                      .mode = lockstep::InterpolateMode::bilinear}),
@@ -256,9 +258,13 @@ void predict(const PredictFlags& flags, bool has_threshold) {
                                                   flags.model.string(), file.net.channels));
         const auto size = lockstep::scaled_size(image.height, image.width, scale);
         require_room(path.string() + ": the sides", scale, size.height, size.width);
-        const ClassMap map = mask_of(model, image, scale, flags.threshold);
-        lockstep::write_png(mask, mask_image(map, values, flags.mask_values.empty() ? file.mask_palette : Palette()));
-        if (!picture.empty()) lockstep::write_png(picture, overlay(image, map));
+        const auto map = mask_of(model, image, scale, flags.threshold);
+        if (!map)
+            throw lockstep::DataError(
+                fmt::format("{}: the output of the network in {} is not finite; expected finite weights", path.string(),
+                            flags.model.string()));
+        lockstep::write_png(mask, mask_image(*map, values, flags.mask_values.empty() ? file.mask_palette : Palette()));
+        if (!picture.empty()) lockstep::write_png(picture, overlay(image, *map));
         if (!flags.quiet) std::cout << path.string() << ": " << mask.string() << '\n' << std::flush;
     }
     lockstep::warn_of_unused_range(images, peaks);
