@@ -9,13 +9,22 @@
 
 namespace lockstep::cuda {
 
+/// element::pool, which divides only if the numbers of values differ.
+template <class T>
+LOCKSTEP_HD_INLINE element::Moments<T> pool_evenly(const element::Moments<T>& a, const element::Moments<T>& b) {
+    if (a.count == T(0)) return b;
+    if (a.count != b.count) return element::pool(a, b);
+    const T delta = b.mean - a.mean;
+    return {a.count + b.count, a.mean + delta * T(0.5), a.m2 + b.m2 + delta * delta * a.count * T(0.5)};
+}
+
 /// Moments of channels, relative to the first element of each so that a large mean costs no digits. Packs have elements
 /// of one channel, or if `across` one element each of `width` adjacent channels.
 template <class Stored, int width, bool across = false>
 struct ChannelMoments {
     using T = UpcastType<Stored>;
     static constexpr int channels = across ? width : 1;
-    struct Value {
+    struct alignas(channels % 4 == 0 ? 16 : alignof(T)) Value {
         element::Moments<T> of[channels];
     };
     ChannelLayout layout;  // counts packs
@@ -37,7 +46,7 @@ struct ChannelMoments {
         for (; k < end; k += step) add_group<1>(value, walk, start);
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
-        for (int c = 0; c < channels; ++c) value.of[c] = element::pool(value.of[c], other.of[c]);
+        for (int c = 0; c < channels; ++c) value.of[c] = pool_evenly(value.of[c], other.of[c]);
     }
     /// Mean of channel `output` * channels + c; 0 without elements.
     LOCKSTEP_HD_INLINE T mean(std::int64_t output, int c, const Value& value) const {
@@ -46,8 +55,9 @@ struct ChannelMoments {
 
 private:
     LOCKSTEP_HD_INLINE Pack<T, channels> origin(std::int64_t output) const {
+        const Pack<Stored, width> pack = x.load(layout.first(output));
         Pack<T, channels> start;
-        for (int c = 0; c < channels; ++c) start.of[c] = upcast(x.data[layout.first(output) * width + c]);
+        for (int c = 0; c < channels; ++c) start.of[c] = upcast(pack.of[c]);
         return start;
     }
     template <int group>
@@ -68,7 +78,7 @@ private:
             const T mean = sum * (T(1) / T(elements));
             LOCKSTEP_UNROLL
             for (int e = 0; e < elements; ++e) m2 += (differences[e] - mean) * (differences[e] - mean);
-            value.of[c] = element::pool(value.of[c], {T(elements), mean, m2});
+            value.of[c] = pool_evenly(value.of[c], {T(elements), mean, m2});
         }
     }
 };

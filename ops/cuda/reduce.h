@@ -3,7 +3,9 @@
 // last part of a result joins all of them, also in a fixed order: which one it is does not matter.
 #pragma once
 
+#include "lockstep/ops/cuda/chunk.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/runtime/cuda/stream_counters.h"
 #include "lockstep/runtime/round_up.h"
@@ -110,13 +112,50 @@ struct Parts {
     unsigned* stored;  ///< number of parts whose result is stored, for each output or block of columns
 };
 
+/// Whether a part's result is accessed in chunks of 16 bytes: its type is aligned so, and has no padding. On devices,
+/// the first chunks of all jobs are followed by the second ones, and so on: a warp accesses adjacent chunks.
+template <class Value>
+concept StoredInChunks = alignof(Value) == 16;
+
+/// Stores the result of a job.
+template <class Value>
+LOCKSTEP_HD_INLINE void store_part(const Value& value, Value* results, std::int64_t job,
+                                   [[maybe_unused]] std::int64_t jobs) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (StoredInChunks<Value>) {
+        uint4 chunks[sizeof(Value) / 16];
+        memcpy(chunks, &value, sizeof value);
+        LOCKSTEP_UNROLL
+        for (std::size_t i = 0; i < sizeof value / 16; ++i)
+            reinterpret_cast<uint4*>(results)[static_cast<std::int64_t>(i) * jobs + job] = chunks[i];
+        return;
+    }
+#endif
+    results[job] = value;
+}
+template <class Value>
+LOCKSTEP_HD_INLINE Value load_part(const Value* results, std::int64_t job, [[maybe_unused]] std::int64_t jobs) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (StoredInChunks<Value>) {
+        uint4 chunks[sizeof(Value) / 16];
+        LOCKSTEP_UNROLL
+        for (std::size_t i = 0; i < sizeof(Value) / 16; ++i)
+            chunks[i] = reinterpret_cast<const uint4*>(results)[static_cast<std::int64_t>(i) * jobs + job];
+        Value value;
+        memcpy(&value, chunks, sizeof value);
+        return value;
+    }
+#endif
+    return results[job];
+}
+
 /// Result of one lane of the join of an output's parts.
 template <class R>
 LOCKSTEP_HD_INLINE typename R::Value add_parts(const R& r, const ReducePlan& plan, std::int64_t output, int lane,
                                                const typename R::Value* results) {
     typename R::Value value = r.zero();
     for (std::int64_t part = lane; part < plan.parts; part += plan.lanes)
-        r.join(value, results[part * plan.outputs + output]);
+        r.join(value, load_part(results, part * plan.outputs + output, plan.outputs * plan.parts));
     return value;
 }
 
@@ -125,7 +164,7 @@ template <class R>
 LOCKSTEP_HD_INLINE void finish_job(const R& r, const ReducePlan& plan, std::int64_t job, const typename R::Value& value,
                                    const Parts<typename R::Value>& parts) {
     if (plan.parts > 1)
-        parts.results[job] = value;
+        store_part(value, parts.results, job, plan.outputs * plan.parts);
     else
         r.finish(job, value);
 }

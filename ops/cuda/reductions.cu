@@ -26,7 +26,7 @@ struct SumElements {
     static constexpr int sums = across ? width : 1;                              // in a pack
     static constexpr int at_once = width > 1 && width * sizeof(T) < 16 ? 8 : 4;  // loads in flight
     static constexpr bool rows_of_packs = width > 1 && across;                   // at one distance from each other
-    struct Value {
+    struct alignas(sums % 4 == 0 ? 16 : alignof(SumOf<UpcastType<T>>)) Value {
         SumOf<UpcastType<T>> of[sums];
     };
     StridedIndex<2> kept;     // first elements of x and of y
@@ -40,8 +40,15 @@ struct SumElements {
                                     std::int64_t step) const {
         const PackedInput<T, width> from{x.data + kept(output).of[0], x.aligned};
         const auto use = [&](const Pack<T, width>& pack, std::int64_t) {
+            UpcastType<T> terms[width];
             LOCKSTEP_UNROLL
-            for (int j = 0; j < width; ++j) value.of[across ? j : 0].add(upcast(pack.of[j]));
+            for (int j = 0; j < width; ++j) terms[j] = upcast(pack.of[j]);
+            if constexpr (sums == 1 && width > 1) {
+                value.of[0].add(sum_in_pairs(terms));
+            } else {
+                LOCKSTEP_UNROLL
+                for (int j = 0; j < width; ++j) value.of[across ? j : 0].add(terms[j]);
+            }
         };
         if (!rows_of_packs && reduced.dims > 1) {
             for_loaded<at_once>(
