@@ -2,6 +2,7 @@
 // are f32.
 #include "lockstep/ops/cuda/channel_moments.h"
 #include "lockstep/ops/cuda/channel_sums.h"
+#include "lockstep/ops/cuda/column_tiles.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/pack.h"
@@ -63,7 +64,7 @@ struct BackwardSums {
     using T = UpcastType<Stored>;
     static constexpr int channels = across ? width : 1;      // in a pack
     static constexpr int at_once = across ? 32 / width : 4;  // loads in flight of each input
-    struct Value {
+    struct alignas(channels % 4 == 0 ? 16 : alignof(RunningSum<T>)) Value {
         struct {
             RunningSum<T> dy, dy_xhat;
         } of[channels];
@@ -166,70 +167,64 @@ KernelPtr with_channel_packs(const Images& x, const Make& make) {
     constexpr int wide = widest<Stored>;
     using Wide = std::integral_constant<int, wide>;
     ChannelLayout layout = ChannelLayout::of(x);
-    ReducePlan plan = channels_plan(layout);
     if (layout.inner == 1 && layout.channels % wide == 0) {
         layout.channels /= wide;
         return make(Wide(), std::true_type(), ChannelPacks{layout, channels_plan(layout)});
     }
     if (layout.inner % wide == 0) {
         layout.inner /= wide;
-        plan.count /= wide;
+        const ReducePlan plan = ReducePlan::make(layout.channels, layout.count(), false, wide);
         return make(Wide(), std::false_type(), ChannelPacks{layout, plan});
     }
-    return make(std::integral_constant<int, 1>(), std::false_type(), ChannelPacks{layout, plan});
+    return make(std::integral_constant<int, 1>(), std::false_type(), ChannelPacks{layout, channels_plan(layout)});
 }
 
-/// Images as rows of packs. A thread works on one column, where all packs have the same channels, so that it computes
-/// what it needs of them once.
+/// Images as rows of packs, each with elements of one channel. A thread works on one column, whose packs have the same
+/// channel, so that it computes what it needs of it once.
 struct ChannelColumns {
     static constexpr int at_once = 4;  // loads in flight
 
     std::int64_t packs, columns, threads = 0;
-    std::int64_t channels;
-    std::int64_t packs_of_channel;  // adjacent packs of one channel; 0: each element of a pack has its own
+    std::int64_t packs_of_channel;  // adjacent packs of one channel
 
     ChannelColumns(const Images& x, int width)
         : packs(x.n * x.c * x.h * x.w / width),
           columns((x.channels_last ? x.c : x.c * x.h * x.w) / width),
-          channels(x.c),
-          packs_of_channel(x.channels_last ? 0 : x.h * x.w / width) {
+          packs_of_channel(x.channels_last ? 1 : x.h * x.w / width) {
         if (packs == 0) return;
         const std::int64_t rows = ceil_div(packs / columns, at_once);
         threads = columns * std::clamp<std::int64_t>(enough_threads / columns, 1, rows);
     }
-    /// Whether images can be cut into packs of `width`.
-    static bool fits(const Images& x, int width) { return (x.channels_last ? x.c : x.h * x.w) % width == 0; }
-
-    /// Sets of[i] = make(channel of element i of this thread's packs).
-    template <int width, class Value, class Make>
-    LOCKSTEP_HD_INLINE void for_channels(std::int64_t thread, Value (&of)[width], const Make& make) const {
-        const std::int64_t column = thread - quick_quotient(thread, columns) * columns;
-        if (packs_of_channel == 0) {
-            for (int i = 0; i < width; ++i) of[i] = make(column * width + i);
-        } else {
-            const Value of_all = make(quick_quotient(column, packs_of_channel));
-            for (int i = 0; i < width; ++i) of[i] = of_all;
-        }
-    }
-    /// Calls store(pack, load(pack)) for the packs of a thread, after the loads of several packs.
-    template <class Loaded, class Load, class Store>
-    LOCKSTEP_HD_INLINE void for_packs(std::int64_t thread, const Load& load, const Store& store) const {
-        for (std::int64_t first = thread; first < packs; first += at_once * threads) {
-            Loaded loaded[at_once] = {};
-            LOCKSTEP_UNROLL
-            for (int i = 0; i < at_once; ++i)
-                if (first + i * threads < packs) loaded[i] = load(first + i * threads);
-            LOCKSTEP_UNROLL
-            for (int i = 0; i < at_once; ++i)
-                if (first + i * threads < packs) store(first + i * threads, loaded[i]);
-        }
+    LOCKSTEP_HD_INLINE std::int64_t channel(std::int64_t thread) const {
+        return quick_quotient(thread - quick_quotient(thread, columns) * columns, packs_of_channel);
     }
 };
 
-template <class Stored, int width>
-struct Normalize {
-    using T = UpcastType<Stored>;
+/// One of the `threads` of ChannelColumns. F is also the functor of launch_columns.
+template <class F>
+struct OnChannelColumns {
     ChannelColumns columns;
+    F f;
+
+    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
+        const auto of_channel = f.value(columns.channel(thread));
+        typename F::Value own[F::width];
+        for (auto& each : own) each = of_channel;
+        for_loaded<ChannelColumns::at_once>(
+            thread, columns.packs, columns.threads, [&](std::int64_t pack) { return f.load(pack); },
+            [&](const auto& loaded, std::int64_t pack) { f.store(pack, loaded, own); });
+    }
+};
+
+template <class Stored, int pack_width>
+struct Normalize {
+    static constexpr int width = pack_width;
+    using T = UpcastType<Stored>;
+    using Values = Pack<Stored, width>;
+    struct Value {
+        T mean, scale, shift;
+    };
+    std::int64_t channels;
     double eps;
     const Stored* x;
     const T* stats;
@@ -238,36 +233,34 @@ struct Normalize {
     bool relu;
     Stored* y;
 
-    struct Channel {
-        T mean, scale, shift;
-    };
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        using Values = Pack<Stored, width>;
-        const std::int64_t channels = columns.channels;
-        Channel of[width];
-        columns.for_channels(thread, of, [&](std::int64_t c) {
-            const T deviation = element::inverse_deviation(stats[channels + c], stats[2 * channels], eps);
-            return Channel{stats[c], element::or_else(weight, c, T(1)) * deviation, element::or_else(bias, c, T(0))};
-        });
-        columns.template for_packs<Values>(
-            thread, [&](std::int64_t pack) { return load_pack<width>(x + pack * width); },
-            [&](std::int64_t pack, const Values& in) {
-                Values out;
-                for (int i = 0; i < width; ++i) {
-                    const Stored value = CastTo<Stored>::from(
-                        element::normalize(upcast(in.of[i]), of[i].mean, of[i].scale, of[i].shift));
-                    out.of[i] =
-                        relu && upcast(value) < T(0) ? Stored() : value;  // small numbers that round to -0 remain
-                }
-                store_pack(y + pack * width, out);
-            });
+    LOCKSTEP_HD_INLINE Value value(std::int64_t c) const {
+        const T deviation = element::inverse_deviation(stats[channels + c], stats[2 * channels], eps);
+        return {stats[c], element::or_else(weight, c, T(1)) * deviation, element::or_else(bias, c, T(0))};
+    }
+    LOCKSTEP_HD_INLINE Values load(std::int64_t pack) const { return load_pack<width>(x + pack * width); }
+    LOCKSTEP_HD_INLINE void store(std::int64_t pack, const Values& in, const Value (&of)[width]) const {
+        Values out;
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < width; ++i) {
+            const Stored result =
+                CastTo<Stored>::from(element::normalize(upcast(in.of[i]), of[i].mean, of[i].scale, of[i].shift));
+            out.of[i] = relu && upcast(result) < T(0) ? Stored() : result;  // small numbers that round to -0 remain
+        }
+        store_pack(y + pack * width, out);
     }
 };
 
-template <class Stored, int width>
+template <class Stored, int pack_width>
 struct NormalizeBackward {
+    static constexpr int width = pack_width;
     using T = UpcastType<Stored>;
-    ChannelColumns columns;
+    struct Value {
+        T mean, scale, mean_dy, slope, shift;
+    };
+    struct Values {
+        Pack<Stored, width> x, dy;
+    };
+    std::int64_t channels;
     double eps;
     const Stored* x;
     const Stored* dy;
@@ -278,48 +271,47 @@ struct NormalizeBackward {
     bool relu;
     Stored* dx;
 
-    struct Channel {
-        T mean, scale, mean_dy, slope, shift;
-    };
-    struct Values {
-        Pack<Stored, width> x, dy;
-    };
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        const std::int64_t channels = columns.channels;
+    LOCKSTEP_HD_INLINE Value value(std::int64_t c) const {
         const T count = stats[2 * channels];
-        Channel of[width];
-        columns.for_channels(thread, of, [&](std::int64_t c) {
-            const T deviation = element::inverse_deviation(stats[channels + c], count, eps);
-            return Channel{stats[c], element::or_else(weight, c, T(1)) * deviation,
-                           element::or_else(sums, c, T(0)) / count,
-                           deviation * element::or_else(sums, channels + c, T(0)) / count,
-                           relu ? element::or_else(bias, c, T(0)) : T(0)};
-        });
-        columns.template for_packs<Values>(
-            thread,
-            [&](std::int64_t pack) {
-                return Values{load_pack<width>(x + pack * width), load_pack<width>(dy + pack * width)};
-            },
-            [&](std::int64_t pack, const Values& in) {
-                Pack<Stored, width> out;
-                for (int i = 0; i < width; ++i) {
-                    const T input = upcast(in.x.of[i]);
-                    T gradient = upcast(in.dy.of[i]);
-                    if (relu) gradient = through_relu<Stored>(gradient, input, of[i].mean, of[i].scale, of[i].shift);
-                    out.of[i] = CastTo<Stored>::from(element::normalize_backward(
-                        input, gradient, of[i].mean, of[i].scale, of[i].mean_dy, of[i].slope));
-                }
-                store_pack(dx + pack * width, out);
-            });
+        const T deviation = element::inverse_deviation(stats[channels + c], count, eps);
+        return {stats[c], element::or_else(weight, c, T(1)) * deviation, element::or_else(sums, c, T(0)) / count,
+                deviation * element::or_else(sums, channels + c, T(0)) / count,
+                relu ? element::or_else(bias, c, T(0)) : T(0)};
+    }
+    LOCKSTEP_HD_INLINE Values load(std::int64_t pack) const {
+        return {load_pack<width>(x + pack * width), load_pack<width>(dy + pack * width)};
+    }
+    LOCKSTEP_HD_INLINE void store(std::int64_t pack, const Values& in, const Value (&of)[width]) const {
+        Pack<Stored, width> out;
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < width; ++i) {
+            const T input = upcast(in.x.of[i]);
+            T gradient = upcast(in.dy.of[i]);
+            if (relu) gradient = through_relu<Stored>(gradient, input, of[i].mean, of[i].scale, of[i].shift);
+            out.of[i] = CastTo<Stored>::from(
+                element::normalize_backward(input, gradient, of[i].mean, of[i].scale, of[i].mean_dy, of[i].slope));
+        }
+        store_pack(dx + pack * width, out);
     }
 };
 
-/// Calls run(std::integral_constant<int, width>) with the widest packs into which images can be cut.
-template <class Stored, class Run, class... Address>
-void with_packs(const Images& x, const Run& run, const Address*... addresses) {
+/// Enqueues make(width), a functor of launch_columns, with the widest packs into which images can be cut. `addresses`:
+/// those of images.
+template <class Stored, class Make, class... Address>
+void launch_channels(const Queue& queue, const char* name, const Images& x, const Make& make,
+                     const Address*... addresses) {
     constexpr int wide = widest<Stored>;
-    if (ChannelColumns::fits(x, wide) && are_aligned<wide>(addresses...))
-        run(std::integral_constant<int, wide>());
+    const auto run = [&](auto width) {
+        const ChannelColumns columns(x, width);
+        const auto f = make(width);
+        launch(queue, name, columns.threads, OnChannelColumns<decltype(make(width))>{columns, f});
+    };
+    const std::integral_constant<int, wide> widest_packs;
+    const bool aligned = are_aligned<wide>(addresses...);
+    if (aligned && x.channels_last && x.c % wide == 0)
+        launch_columns(queue, name, ColumnTiles(1, x.n * x.h * x.w, x.c / wide), make(widest_packs));
+    else if (aligned && !x.channels_last && x.h * x.w % wide == 0)
+        run(widest_packs);
     else
         run(std::integral_constant<int, 1>());
 }
@@ -353,13 +345,12 @@ KernelPtr make_batch_norm_normalize(const BatchNormNormalize& op, KernelRequest&
         using T = UpcastType<Stored>;
         const bool relu = op.activation == Activation::relu;
         return make_cuda_kernel(request, [x, eps = op.eps, relu](const Queue& queue, const KernelArgs& v) {
-            const auto run = [&](auto width) {
-                const ChannelColumns columns(x, width);
-                launch(queue, "batch_norm_normalize", columns.threads,
-                       Normalize<Stored, width>{columns, eps, v.input<Stored>(0), v.input<T>(1), v.input<T>(2),
-                                                v.input<T>(3), relu, v.output<Stored>(0)});
+            const auto make = [&](auto width) {
+                return Normalize<Stored, decltype(width)::value>{
+                    x.c,           eps,  v.input<Stored>(0), v.input<T>(1), v.input<T>(2),
+                    v.input<T>(3), relu, v.output<Stored>(0)};
             };
-            with_packs<Stored>(x, run, v.input<Stored>(0), v.output<Stored>(0));
+            launch_channels<Stored>(queue, "batch_norm_normalize", x, make, v.input<Stored>(0), v.output<Stored>(0));
         });
     });
 }
@@ -404,14 +395,20 @@ KernelPtr make_batch_norm_backward_data(const BatchNormBackwardData& op, KernelR
         using T = UpcastType<Stored>;
         const bool relu = op.activation == Activation::relu;
         return make_cuda_kernel(request, [x, eps = op.eps, relu](const Queue& queue, const KernelArgs& v) {
-            const auto run = [&](auto width) {
-                const ChannelColumns columns(x, width);
-                launch(queue, "batch_norm_backward_data", columns.threads,
-                       NormalizeBackward<Stored, width>{columns, eps, v.input<Stored>(0), v.input<Stored>(1),
-                                                        v.input<T>(2), v.input<T>(3), v.input<T>(4),
-                                                        relu ? v.input<T>(5) : nullptr, relu, v.output<Stored>(0)});
+            const auto make = [&](auto width) {
+                return NormalizeBackward<Stored, decltype(width)::value>{x.c,
+                                                                         eps,
+                                                                         v.input<Stored>(0),
+                                                                         v.input<Stored>(1),
+                                                                         v.input<T>(2),
+                                                                         v.input<T>(3),
+                                                                         v.input<T>(4),
+                                                                         relu ? v.input<T>(5) : nullptr,
+                                                                         relu,
+                                                                         v.output<Stored>(0)};
             };
-            with_packs<Stored>(x, run, v.input<Stored>(0), v.input<Stored>(1), v.output<Stored>(0));
+            launch_channels<Stored>(queue, "batch_norm_backward_data", x, make, v.input<Stored>(0), v.input<Stored>(1),
+                                    v.output<Stored>(0));
         });
     });
 }
