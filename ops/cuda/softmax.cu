@@ -38,7 +38,7 @@ struct SumExponentials {
     T* largest;  // (outputs), followed by the sums or their logarithms (outputs)
     std::int64_t outputs;
 
-    LOCKSTEP_HD_INLINE Value zero() const { return {-std::numeric_limits<T>::infinity(), {}}; }
+    LOCKSTEP_HD_INLINE Value zero() const { return {{}, -std::numeric_limits<T>::infinity()}; }
     LOCKSTEP_HD_INLINE const T* begin(std::int64_t output) const { return x + kept(output).of[0]; }
     LOCKSTEP_HD_INLINE void add(Value& value, const T* from, std::int64_t k) const { value.add(from[k * stride]); }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { value.add(other); }
@@ -226,7 +226,7 @@ KernelPtr softmax_of_columns(KernelRequest& request, int dim) {
             const auto y = packed_output<width>(v.output<Stored>(0));
             launch(queue, "softmax", count,
                    SoftmaxOfShortColumns<Stored, width, logarithm>{{columns, x, nullptr, nullptr},
-                                                                   {columns, count, 1, x, nullptr, nullptr, y}});
+                                                                   {x, nullptr, nullptr, y}});
         });
     const std::size_t of_columns =
         round_up(static_cast<std::size_t>(plan.outputs * width) * sizeof(T), scratch_alignment);
@@ -238,10 +238,9 @@ KernelPtr softmax_of_columns(KernelRequest& request, int dim) {
             auto* const sums = reinterpret_cast<T*>(scratch + of_columns);
             const auto x = packed_input<width>(v.input<Stored>(0));
             reduce(queue, "softmax_sums", plan, Sums{columns, x, largest, sums}, scratch + 2 * of_columns);
-            const std::int64_t ahead = columns.rows_ahead();
-            launch(queue, "softmax", plan.outputs * ahead,
-                   SoftmaxOfColumns<Stored, width, logarithm>{columns, plan.outputs, ahead, x, largest, sums,
-                                                              packed_output<width>(v.output<Stored>(0))});
+            launch_columns(queue, "softmax", columns.tiles(),
+                           SoftmaxOfColumns<Stored, width, logarithm>{x, largest, sums,
+                                                                      packed_output<width>(v.output<Stored>(0))});
         },
         2 * of_columns + plan.scratch_bytes<Sums>());
 }
@@ -261,7 +260,7 @@ KernelPtr softmax_backward_of_columns(KernelRequest& request, int dim) {
             const auto dx = packed_output<width>(v.output<Stored>(0));
             launch(queue, "softmax_backward", count,
                    SoftmaxBackwardOfShortColumns<Stored, width, logarithm>{{columns, dy, y, nullptr},
-                                                                           {columns, count, 1, dy, y, nullptr, dx}});
+                                                                           {dy, y, nullptr, dx}});
         });
     const std::size_t of_columns =
         round_up(static_cast<std::size_t>(plan.outputs * width) * sizeof(T), scratch_alignment);
@@ -272,10 +271,9 @@ KernelPtr softmax_backward_of_columns(KernelRequest& request, int dim) {
             const auto dy = packed_input<width>(v.input<Stored>(0)), y = packed_input<width>(v.input<Stored>(1));
             reduce(queue, "softmax_backward_sums", plan, Sums{columns, dy, y, sums},
                    static_cast<char*>(v.scratch) + of_columns);
-            const std::int64_t ahead = columns.rows_ahead();
-            launch(queue, "softmax_backward", plan.outputs * ahead,
-                   SoftmaxBackwardOfColumns<Stored, width, logarithm>{columns, plan.outputs, ahead, dy, y, sums,
-                                                                      packed_output<width>(v.output<Stored>(0))});
+            launch_columns(queue, "softmax_backward", columns.tiles(),
+                           SoftmaxBackwardOfColumns<Stored, width, logarithm>{
+                               dy, y, sums, packed_output<width>(v.output<Stored>(0))});
         },
         of_columns + plan.scratch_bytes<Sums>());
 }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "lockstep/ops/cuda/batch.h"
+#include "lockstep/ops/cuda/column_tiles.h"
 #include "lockstep/ops/cuda/image_index.h"
 #include "lockstep/ops/cuda/pack.h"
 #include "lockstep/ops/cuda/reduce.h"
@@ -17,14 +19,30 @@ namespace lockstep::cuda {
 /// Sum of exp(x - largest).
 template <class T>
 struct Exponentials {
-    T largest;
     RunningSum<T> sum;
+    T largest;
+    T unused = T(0);  // in place of padding
 
     LOCKSTEP_HD_INLINE void add(T x) {
         if (x == -std::numeric_limits<T>::infinity()) return;
         if (x > largest) rescale(x);
         // Not a number for infinity and NaN.
         sum.add(x == largest ? T(1) + (x - x) : std::exp(x - largest));
+    }
+    /// Adds several numbers, and makes the sum relative to their largest first. `quick`: for sums with 16 bits; the
+    /// error of a power is at most 2^-17 of it.
+    template <bool quick, int n>
+    LOCKSTEP_HD_INLINE void add_all(const T (&x)[n]) {
+        T most = largest;
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < n; ++i) most = std::fmax(most, x[i]);
+        if (most > largest) rescale(most);
+        // Every power of negative infinity is 0, also if there is no other number yet.
+        const T down = largest == -std::numeric_limits<T>::infinity() ? T(0) : largest;
+        T powers[n];
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < n; ++i) powers[i] = quick ? std::exp2((x[i] - down) * T(M_LOG2E)) : std::exp(x[i] - down);
+        sum.add(sum_in_pairs(powers));
     }
     LOCKSTEP_HD_INLINE void add(const Exponentials& other) {
         Exponentials more = other;
@@ -57,6 +75,7 @@ struct SoftmaxColumns {
     template <class Stored>
     static constexpr int width = std::min(widest<Stored>, 4);
     static constexpr int at_once = 4;  // loads of a thread in flight
+    static constexpr int held = 8;     // rows of a short column that are in registers
 
     SoftmaxColumns(const Shape& shape, int dim, int of_pack) : size(shape[dim]) {
         for (int d = 0; d < shape.dims(); ++d)
@@ -72,22 +91,17 @@ struct SoftmaxColumns {
     ReducePlan plan() const { return ReducePlan::make(columns(), size, true); }
     /// Whether one thread adds up all of a column.
     static bool are_short(const ReducePlan& plan) { return plan.lanes == 1 && plan.parts == 1; }
-    /// Threads of a column in an elementwise kernel.
-    std::int64_t rows_ahead() const {
-        return std::clamp<std::int64_t>(enough_threads / std::max<std::int64_t>(columns(), 1), 1,
-                                        std::max<std::int64_t>(ceil_div(size, at_once), 1));
-    }
+    ColumnTiles tiles() const { return {outer, size, inner}; }
     /// First pack of a column, whose packs are `inner` apart.
     LOCKSTEP_HD_INLINE std::int64_t first(std::int64_t column) const {
         const std::int64_t slice = quick_quotient(column, inner);
         return column + slice * (size - 1) * inner;
     }
-    /// Calls use(load(pack), pack) for the packs of one of rows_ahead * columns threads.
+    /// Calls use(load(pack), pack) for all packs of a column.
     template <class Load, class Use>
-    LOCKSTEP_HD_INLINE void for_packs(std::int64_t column, std::int64_t row, std::int64_t ahead, const Load& load,
-                                      const Use& use) const {
+    LOCKSTEP_HD_INLINE void for_packs(std::int64_t column, const Load& load, const Use& use) const {
         const std::int64_t begin = first(column);
-        for_loaded<at_once>(begin + row * inner, begin + size * inner, ahead * inner, load, use);
+        for_loaded<at_once>(begin, begin + size * inner, inner, load, use);
     }
 };
 
@@ -95,7 +109,7 @@ template <class Stored, int width, bool logarithm>
 struct SumExponentialsOfColumns {
     using Plans = LongColumns;  // are_short has other kernels
     using T = UpcastType<Stored>;
-    struct Value {
+    struct alignas(16) Value {
         Exponentials<T> of[width];
     };
     SoftmaxColumns columns;
@@ -105,18 +119,19 @@ struct SumExponentialsOfColumns {
 
     LOCKSTEP_HD_INLINE Value zero() const {
         Value value;
-        for (auto& each : value.of) each = {-std::numeric_limits<T>::infinity(), {}};
+        for (auto& each : value.of) each = {{}, -std::numeric_limits<T>::infinity()};
         return value;
     }
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t column, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
-        const std::int64_t begin = columns.first(column);
-        for_loaded<SoftmaxColumns::at_once>(
-            first, end, step, [&](std::int64_t k) { return x.load(begin + k * columns.inner); },
-            [&](const Pack<Stored, width>& pack, std::int64_t) {
-                LOCKSTEP_UNROLL
-                for (int j = 0; j < width; ++j) value.of[j].add(upcast(pack.of[j]));
-            });
+        constexpr int at_once = 8;  // rows that are scaled together
+        const std::int64_t begin = columns.first(column), ahead = step * columns.inner;
+        std::int64_t k = first, pack = begin + first * columns.inner;
+        LOCKSTEP_NO_UNROLL
+        for (; k + (at_once - 1) * step < end; k += at_once * step, pack += at_once * ahead)
+            add_rows<at_once>(value, pack, ahead);
+        LOCKSTEP_NO_UNROLL
+        for (; k < end; k += step, pack += ahead) add_rows<1>(value, pack, ahead);
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
         for (int j = 0; j < width; ++j) value.of[j].add(other.of[j]);
@@ -128,64 +143,116 @@ struct SumExponentialsOfColumns {
             sums[column * width + j] = logarithm ? std::log(sum) : sum;
         }
     }
+
+private:
+    template <int rows>
+    LOCKSTEP_HD_INLINE void add_rows(Value& value, std::int64_t pack, std::int64_t ahead) const {
+        Pack<Stored, width> packs[rows];
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < rows; ++i) packs[i] = x.load(pack + i * ahead);
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < width; ++j) {
+            T numbers[rows];
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < rows; ++i) numbers[i] = upcast(packs[i].of[j]);
+            value.of[j].template add_all<sizeof(Stored) == 2>(numbers);
+        }
+    }
 };
 
-/// One thread per column and row of the first `ahead`.
-template <class Stored, int width, bool logarithm>
+/// Values that the elements of a column share.
+template <class T>
+struct SoftmaxShared {
+    T largest;
+    T last;  // reciprocal sum, or the logarithm of the sum
+};
+
+template <class Stored, int pack_width, bool logarithm>
 struct SoftmaxOfColumns {
+    static constexpr int width = pack_width;
     using T = UpcastType<Stored>;
-    SoftmaxColumns columns;
-    std::int64_t count, ahead;  // columns, rows
+    using Value = SoftmaxShared<T>;
     PackedInput<Stored, width> x;
     const T* largest;
     const T* sums;
     PackedOutput<Stored, width> y;
 
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        const std::int64_t row = quick_quotient(thread, count), column = thread - row * count;
-        T most[width], last[width];
+    LOCKSTEP_HD_INLINE Value value(std::int64_t column) const { return from(largest[column], sums[column]); }
+    LOCKSTEP_HD_INLINE Pack<Stored, width> load(std::int64_t pack) const { return x.load(pack); }
+    LOCKSTEP_HD_INLINE void store(std::int64_t pack, const Pack<Stored, width>& in, const Value (&of)[width]) const {
+        Pack<Stored, width> out;
         LOCKSTEP_UNROLL
         for (int j = 0; j < width; ++j) {
-            most[j] = largest[column * width + j];
-            last[j] = logarithm ? sums[column * width + j] : T(1) / sums[column * width + j];
+            const T down = upcast(in.of[j]) - of[j].largest;
+            out.of[j] = CastTo<Stored>::from(logarithm ? down - of[j].last : std::exp(down) * of[j].last);
         }
-        write(column, row, ahead, most, last);
+        y.store(pack, out);
     }
-    /// Writes rows `row`, row + step, ... of a column.
-    LOCKSTEP_HD_INLINE void write(std::int64_t column, std::int64_t row, std::int64_t step, const T (&most)[width],
-                                  const T (&last)[width]) const {
-        columns.for_packs(
-            column, row, step, [&](std::int64_t pack) { return x.load(pack); },
-            [&](const Pack<Stored, width>& in, std::int64_t pack) {
-                Pack<Stored, width> out;
-                LOCKSTEP_UNROLL
-                for (int j = 0; j < width; ++j) {
-                    const T down = upcast(in.of[j]) - most[j];
-                    out.of[j] = CastTo<Stored>::from(logarithm ? down - last[j] : std::exp(down) * last[j]);
-                }
-                y.store(pack, out);
-            });
-    }
+    /// `sum`: its logarithm if `logarithm`.
+    static LOCKSTEP_HD_INLINE Value from(T most, T sum) { return {most, logarithm ? sum : T(1) / sum}; }
 };
 
-/// Columns of few rows: one thread reads and writes all of a column.
+/// Columns of few rows: one thread computes all of a column, in registers if it has at most SoftmaxColumns::held rows.
 template <class Stored, int width, bool logarithm>
 struct SoftmaxOfShortColumns {
     using T = UpcastType<Stored>;
+    static constexpr int held = SoftmaxColumns::held;
     SumExponentialsOfColumns<Stored, width, logarithm> sums;
     SoftmaxOfColumns<Stored, width, logarithm> results;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t column) const {
+        if (sums.columns.size <= held) return in_registers(column);
         auto value = sums.zero();
         sums.add_all(value, column, 0, sums.columns.size, 1);
-        T most[width], last[width];
+        SoftmaxShared<T> shared[width];
         LOCKSTEP_UNROLL
         for (int j = 0; j < width; ++j) {
             const T sum = value.of[j].sum.value();
-            most[j] = value.of[j].largest;
+            shared[j] = results.from(value.of[j].largest, logarithm ? std::log(sum) : sum);
+        }
+        sums.columns.for_packs(
+            column, [&](std::int64_t pack) { return results.load(pack); },
+            [&](const Pack<Stored, width>& in, std::int64_t pack) { results.store(pack, in, shared); });
+    }
+
+private:
+    LOCKSTEP_HD_INLINE void in_registers(std::int64_t column) const {
+        const std::int64_t begin = sums.columns.first(column), inner = sums.columns.inner;
+        const auto size = static_cast<int>(sums.columns.size);
+        Pack<T, width> values[held];
+        T largest[width], last[width];
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < held; ++i) {
+            if (i >= size) break;
+            const auto stored = results.load(begin + i * inner);
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j) values[i].of[j] = upcast(stored.of[j]);
+        }
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < width; ++j) {
+            largest[j] = -std::numeric_limits<T>::infinity();
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < held; ++i)
+                if (i < size) largest[j] = std::fmax(largest[j], values[i].of[j]);
+            T sum = T(0);
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < held; ++i) {
+                if (i >= size) break;
+                const T down = values[i].of[j] - largest[j], power = std::exp(down);
+                sum += power;
+                values[i].of[j] = logarithm ? down : power;
+            }
             last[j] = logarithm ? std::log(sum) : T(1) / sum;
         }
-        results.write(column, 0, 1, most, last);
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < held; ++i) {
+            if (i >= size) break;
+            Pack<Stored, width> out;
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j)
+                out.of[j] = CastTo<Stored>::from(logarithm ? values[i].of[j] - last[j] : values[i].of[j] * last[j]);
+            results.y.store(begin + i * inner, out);
+        }
     }
 };
 
@@ -194,7 +261,7 @@ template <class Stored, int width, bool logarithm>
 struct SumColumns {
     using Plans = LongColumns;  // are_short has other kernels
     using T = UpcastType<Stored>;
-    struct Value {
+    struct alignas(16) Value {
         RunningSum<T> of[width];
     };
     SoftmaxColumns columns;
@@ -232,11 +299,11 @@ struct SumColumns {
     }
 };
 
-template <class Stored, int width, bool logarithm>
+template <class Stored, int pack_width, bool logarithm>
 struct SoftmaxBackwardOfColumns {
+    static constexpr int width = pack_width;
     using T = UpcastType<Stored>;
-    SoftmaxColumns columns;
-    std::int64_t count, ahead;  // columns, rows
+    using Value = T;
     PackedInput<Stored, width> dy, y;
     const T* sums;
     PackedOutput<Stored, width> dx;
@@ -244,45 +311,60 @@ struct SoftmaxBackwardOfColumns {
     struct Packs {
         Pack<Stored, width> dy, y;
     };
-    LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
-        const std::int64_t row = quick_quotient(thread, count), column = thread - row * count;
-        T sum[width];
+    LOCKSTEP_HD_INLINE T value(std::int64_t column) const { return sums[column]; }
+    LOCKSTEP_HD_INLINE Packs load(std::int64_t pack) const { return {dy.load(pack), y.load(pack)}; }
+    LOCKSTEP_HD_INLINE void store(std::int64_t pack, const Packs& in, const T (&sum)[width]) const {
+        Pack<Stored, width> out;
         LOCKSTEP_UNROLL
-        for (int j = 0; j < width; ++j) sum[j] = sums[column * width + j];
-        write(column, row, ahead, sum);
-    }
-    /// Writes rows `row`, row + step, ... of a column.
-    LOCKSTEP_HD_INLINE void write(std::int64_t column, std::int64_t row, std::int64_t step,
-                                  const T (&sum)[width]) const {
-        columns.for_packs(
-            column, row, step,
-            [&](std::int64_t pack) {
-                return Packs{dy.load(pack), y.load(pack)};
-            },
-            [&](const Packs& in, std::int64_t pack) {
-                Pack<Stored, width> out;
-                LOCKSTEP_UNROLL
-                for (int j = 0; j < width; ++j)
-                    out.of[j] = CastTo<Stored>::from(
-                        softmax_gradient<logarithm>(upcast(in.dy.of[j]), upcast(in.y.of[j]), sum[j]));
-                dx.store(pack, out);
-            });
+        for (int j = 0; j < width; ++j)
+            out.of[j] =
+                CastTo<Stored>::from(softmax_gradient<logarithm>(upcast(in.dy.of[j]), upcast(in.y.of[j]), sum[j]));
+        dx.store(pack, out);
     }
 };
 
+/// One thread per column, as in SoftmaxOfShortColumns.
 template <class Stored, int width, bool logarithm>
 struct SoftmaxBackwardOfShortColumns {
     using T = UpcastType<Stored>;
+    using Results = SoftmaxBackwardOfColumns<Stored, width, logarithm>;
+    static constexpr int held = SoftmaxColumns::held;
     SumColumns<Stored, width, logarithm> sums;
-    SoftmaxBackwardOfColumns<Stored, width, logarithm> results;
+    Results results;
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t column) const {
+        if (sums.columns.size <= held) return in_registers(column);
         auto value = sums.zero();
         sums.add_all(value, column, 0, sums.columns.size, 1);
         T sum[width];
         LOCKSTEP_UNROLL
         for (int j = 0; j < width; ++j) sum[j] = value.of[j].value();
-        results.write(column, 0, 1, sum);
+        sums.columns.for_packs(
+            column, [&](std::int64_t pack) { return results.load(pack); },
+            [&](const auto& in, std::int64_t pack) { results.store(pack, in, sum); });
+    }
+
+private:
+    LOCKSTEP_HD_INLINE void in_registers(std::int64_t column) const {
+        const std::int64_t begin = sums.columns.first(column), inner = sums.columns.inner;
+        const auto size = static_cast<int>(sums.columns.size);
+        typename Results::Packs packs[held];
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < held; ++i)
+            if (i < size) packs[i] = results.load(begin + i * inner);
+        T sum[width] = {};
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < held; ++i) {
+            if (i >= size) break;
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j) {
+                const T gradient = upcast(packs[i].dy.of[j]);
+                sum[j] += logarithm ? gradient : gradient * upcast(packs[i].y.of[j]);
+            }
+        }
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < held; ++i)
+            if (i < size) results.store(begin + i * inner, packs[i], sum);
     }
 };
 
