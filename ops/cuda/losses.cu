@@ -111,15 +111,21 @@ struct NllGradient {
     LOCKSTEP_HD_INLINE bool counts(std::int64_t t) const { return t >= 0 && t < classes && t != ignore_index; }
 };
 
-/// One thread per pack of adjacent positions: adjacent threads write adjacent packs of each class.
+/// One thread per pack of adjacent positions: adjacent threads write adjacent packs of each class. `width`: at most 2,
+/// the targets of one access.
 template <class Stored, int width>
 struct NllBackwardPositions {
     NllGradient<Stored> of;
+    bool adjacent;  // targets are adjacent in memory, and aligned
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         std::int64_t t[width];
-        LOCKSTEP_UNROLL
-        for (int j = 0; j < width; ++j) t[j] = of.target_of(i * width + j);
+        if (adjacent) {
+            load_chunk(of.target + i * width, t);
+        } else {
+            LOCKSTEP_UNROLL
+            for (int j = 0; j < width; ++j) t[j] = of.target_of(i * width + j);
+        }
         Stored values[width];
         LOCKSTEP_UNROLL
         for (int j = 0; j < width; ++j) {
@@ -229,13 +235,15 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
 }
 
 template <int width, class T>
-void nll_backward(const Queue& queue, const NllGradient<T>& of) {
-    if (of.inner == 1) {
-        const NllBackwardRows<T, width> rows(of, of.targets.count);
-        launch(queue, "nll_backward", rows.threads, rows);
-    } else {
-        launch(queue, "nll_backward", of.targets.count / width, NllBackwardPositions<T, width>{of});
-    }
+void nll_backward_rows(const Queue& queue, const NllGradient<T>& of) {
+    const NllBackwardRows<T, width> rows(of, of.targets.count);
+    launch(queue, "nll_backward", rows.threads, rows);
+}
+
+template <int width, class T>
+void nll_backward_positions(const Queue& queue, const NllGradient<T>& of) {
+    const bool adjacent = of.targets.dims == 1 && of.targets.strides[0][0] == 1 && are_aligned<width>(of.target);
+    launch(queue, "nll_backward", of.targets.count / width, NllBackwardPositions<T, width>{of, adjacent});
 }
 
 KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
@@ -257,10 +265,14 @@ KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
             bound.target = v.input<std::int64_t>(1);
             bound.weights = v.input<T>(2);
             constexpr int wide = widest<T>;
-            if ((bound.inner == 1 ? bound.classes : bound.inner) % wide == 0 && are_aligned<wide>(bound.d))
-                nll_backward<wide>(queue, bound);
+            if (bound.inner == 1 && bound.classes % wide == 0 && are_aligned<wide>(bound.d))
+                nll_backward_rows<wide>(queue, bound);
+            else if (bound.inner == 1)
+                nll_backward_rows<1>(queue, bound);
+            else if (bound.inner % 2 == 0 && are_aligned<2>(bound.d))
+                nll_backward_positions<2>(queue, bound);
             else
-                nll_backward<1>(queue, bound);
+                nll_backward_positions<1>(queue, bound);
         });
     });
 }
