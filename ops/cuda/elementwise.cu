@@ -4,6 +4,7 @@
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/map.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/cuda/short_gelu.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/nn_operations.h"
 #include "lockstep/ops/internal/tensor_operations.h"
@@ -100,20 +101,21 @@ KernelPtr make_unary(const Unary<F>& op, KernelRequest& request) {
     set_layout_like(request.out[0], request.in[0]);
     return visit_any_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [plan = map_of<T>(request.out[0], request.in[0]),
-                                          value = ValueOf<F>{op.function}](const Queue& queue, const KernelArgs& v) {
-            map<T, T>(queue, F::name, plan, value, MapOperands<2>{v.out[0], {v.in[0]}});
-        });
+        const ValueOf<FunctionOf<F, T>> value{FunctionOf<F, T>(op.function)};
+        return make_cuda_kernel(
+            request, [plan = map_of<T>(request.out[0], request.in[0]), value](const Queue& queue, const KernelArgs& v) {
+                map<T, T>(queue, F::name, plan, value, MapOperands<2>{v.out[0], {v.in[0]}});
+            });
     });
 }
 
 template <class F>
 KernelPtr make_unary_backward(const UnaryBackward<F>& op, KernelRequest& request) {
-    const GradientOf<F> gradient{op.function};
     if constexpr (F::saves == Saves::nothing) {
         set_layout_like(request.out[0], request.in[0]);
         return visit_any_float(op.name, request.out[0].dtype, [&](auto zero) {
             using T = decltype(zero);
+            const GradientOf<FunctionOf<F, T>> gradient{FunctionOf<F, T>(op.function)};
             return make_cuda_kernel(request, [plan = map_of<T>(request.out[0], request.in[0]), gradient](
                                                  const Queue& queue, const KernelArgs& v) {
                 map<T, T>(queue, F::backward_name, plan, gradient, MapOperands<2>{v.out[0], {v.in[0]}});
@@ -123,6 +125,7 @@ KernelPtr make_unary_backward(const UnaryBackward<F>& op, KernelRequest& request
         set_layout_like(request.out[0], request.in[1]);
         return visit_any_float(op.name, request.out[0].dtype, [&](auto zero) {
             using T = decltype(zero);
+            const GradientOf<FunctionOf<F, T>> gradient{FunctionOf<F, T>(op.function)};
             return make_cuda_kernel(request, [plan = map_of<T>(request.out[0], request.in[0], request.in[1]), gradient](
                                                  const Queue& queue, const KernelArgs& v) {
                 map<T, T>(queue, F::backward_name, plan, gradient, MapOperands<3>{v.out[0], {v.in[0], v.in[1]}});

@@ -156,6 +156,30 @@ TEST_CASE("16-bit kernels of elementwise operations need no conversions") {
     }
 }
 
+TEST_CASE("GELU in 16 bits has the rounding error of its result, and little more, also far from 0") {
+    const NoGrad no_grad;
+    const NoMistakes end;
+    std::vector<float> points;
+    for (int i = -768; i <= 768; ++i) points.push_back(static_cast<float>(i) / 64);
+    const auto count = static_cast<std::int64_t>(points.size());
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+        const double unit = dtype == DType::f16 ? 0x1p-11 : 0x1p-8, least = dtype == DType::f16 ? 0x1p-25 : 0x1p-134;
+        const Tensor x = Tensor::from(points, {count}).to(gpu).to(dtype), one = Tensor::ones({count}).to(gpu).to(dtype);
+        const Numbers found = values_of(gelu(x));
+        const Numbers gradients =
+            values_of(apply_one(UnaryBackward<functor::Gelu>{}, {one, x}, TensorMeta::contiguous(dtype, {count})));
+        const Numbers at = values_of(x);
+        for (std::size_t i = 0; i < at.size(); ++i) {
+            const double normal = 0.5 * std::erfc(-at[i] * M_SQRT1_2);
+            const double slope = at[i] * std::exp(-0.5 * at[i] * at[i]) * 0.5 * M_2_SQRTPI * M_SQRT1_2;
+            INFO(name_of(dtype) << ", x " << at[i]);
+            REQUIRE(std::abs(found[i] - at[i] * normal) <= 1.1 * unit * std::abs(at[i] * normal) + least);
+            const double most = 1.01 * unit * std::abs(normal + slope) + 0x1p-15 * (normal + std::abs(slope));
+            REQUIRE(std::abs(gradients[i] - (normal + slope)) <= most + least);
+        }
+    }
+}
+
 TEST_CASE("conversions of parts of tensors, and the 16-bit numbers they make") {
     const NoMistakes end;
     constexpr DType all[] = {DType::f32, DType::f64, DType::f16, DType::bf16,
