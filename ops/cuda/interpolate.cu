@@ -10,6 +10,7 @@
 #include "lockstep/ops/cuda/scalars.h"
 #include "lockstep/ops/internal/half_images.h"
 #include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/runtime/round_up.h"
 
 namespace lockstep::cuda {
 
@@ -126,7 +127,8 @@ template <class Stored, bool nearest, bool planes, int lanes>
 struct InterpolateDouble {
     using T = UpcastType<Stored>;
     static constexpr int halo = nearest ? 0 : 1, size = 1 + 2 * halo;  // elements of x around it, in both directions
-    PixelWalk walk;                                                    // over x
+    static constexpr int strip = nearest ? 1 : 2;                      // rows of x of a thread: they share their halos
+    PixelWalk walk;                                                    // over strips of x
     std::int64_t h, w;
     const Stored* x;
     Stored* y;
@@ -139,17 +141,21 @@ struct InterpolateDouble {
     LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
         const auto at = walk.place(thread);
         const std::int64_t column = planes ? at.w * lanes : at.w, last = planes ? column + lanes - 1 : column;
+        const std::int64_t top = at.h * strip;
         const int first = column > 0 ? 0 : halo, end = last < w - 1 ? size : size - halo;
         const Stored* const from = x + (at.slice * h * w + column - halo) * walk.pixel + at.channel;
-        Line<Stored, planes, lanes, size, 1, planes ? halo : 0> lines[size];
+        Line<Stored, planes, lanes, size, 1, planes ? halo : 0> lines[strip + 2 * halo];
         LOCKSTEP_UNROLL
-        for (int r = 0; r < size; ++r) {
-            std::int64_t row = at.h + r - halo;
+        for (int r = 0; r < strip + 2 * halo; ++r) {
+            std::int64_t row = top + r - halo;
             row = row < 0 ? 0 : row < h ? row : h - 1;
             lines[r].load(from + row * w * walk.pixel, walk.pixel, first, end, true, Stored{});
         }
         LOCKSTEP_UNROLL
-        for (int down = 0; down < 2; ++down) {
+        for (int down = 0; down < 2 * strip; ++down) {
+            const int side = down % 2, line = down / 2 + side;
+            const std::int64_t row = top + down / 2;
+            if (row >= h) break;
             Line<Stored, planes, lanes, 2, 2> out;
             LOCKSTEP_UNROLL
             for (int k = 0; k < 2 * lanes; ++k) {
@@ -157,27 +163,25 @@ struct InterpolateDouble {
                 if constexpr (nearest) {
                     out.set(across, lane, lines[0](0, lane));
                 } else {
-                    const T below = share(down, at.h, h - 1);
-                    const std::int64_t i = planes ? column + lane : column;
                     // The first row of the result has the first two rows of x as its taps, the second with no share.
-                    const bool top = down == 0 && at.h == 0;
-                    const T upper = horizontal(lines[down], across, lane, i);
-                    const T both = horizontal(lines[down + 1], across, lane, i);
-                    const T lower = top ? horizontal(lines[2], across, lane, i) : both;
-                    out.set(across, lane, CastTo<Stored>::from(mixed(upper, lower, below)));
+                    const bool is_first = down == 0 && row == 0;
+                    const T upper = horizontal(lines[line], across, lane, column);
+                    const T both = horizontal(lines[line + 1], across, lane, column);
+                    const T lower = is_first ? horizontal(lines[2], across, lane, column) : both;
+                    out.set(across, lane, CastTo<Stored>::from(mixed(upper, lower, share(side, row, h - 1))));
                 }
             }
-            out.store(
-                y + ((at.slice * h + at.h) * 2 + down) * 2 * w * walk.pixel + column * 2 * walk.pixel + at.channel,
-                walk.pixel, 2);
+            out.store(y + ((at.slice * h + row) * 2 + side) * 2 * w * walk.pixel + column * 2 * walk.pixel + at.channel,
+                      walk.pixel, 2);
         }
     }
     template <class Row>
-    LOCKSTEP_HD_INLINE T horizontal(const Row& row, int across, int lane, std::int64_t i) const {
-        const T centre = upcast(row(halo, lane));
-        const T right = i < w - 1 ? upcast(row(size - 1, lane)) : centre;
-        if (across == 1) return mixed(centre, right, share(1, i, w - 1));
-        if (i == 0) return mixed(centre, right, T(0));
+    LOCKSTEP_HD_INLINE T horizontal(const Row& row, int across, int lane, std::int64_t column) const {
+        const bool is_first = (!planes || lane == 0) && column == 0;
+        const bool is_last = (!planes || lane == lanes - 1) && column + (planes ? lane : 0) == w - 1;
+        const T centre = upcast(row(halo, lane)), right = is_last ? centre : upcast(row(size - 1, lane));
+        if (across == 1) return mixed(centre, right, is_last ? T(0) : T(0.25));
+        if (is_first) return mixed(centre, right, T(0));
         return mixed(upcast(row(0, lane)), centre, T(0.75));
     }
 };
@@ -227,41 +231,53 @@ template <class Stored, bool nearest, bool planes, int lanes>
 struct GatherDouble {
     using T = UpcastType<Stored>;
     static constexpr int halo = nearest ? 0 : 1, size = 2 + 2 * halo;
-    PixelWalk walk;  // over dx
+    static constexpr int strip = nearest ? 1 : 2;  // rows of dx of a thread: they share rows of dy
+    PixelWalk walk;                                // over strips of dx
     std::int64_t h, w;
     const Stored* dy;
     Stored* dx;
 
-    /// Weight of element `i` of x in the k-th element of dy of which it is a part.
-    static LOCKSTEP_HD_INLINE T weight(int k, std::int64_t i, std::int64_t last) {
-        if (nearest || (k == 1 && i == 0) || (k == 2 && i == last)) return T(1);
+    /// Weight of an element of x in the k-th element of dy of which it is a part.
+    static LOCKSTEP_HD_INLINE T weight(int k, bool is_first, bool is_last) {
+        if (nearest || (k == 1 && is_first) || (k == 2 && is_last)) return T(1);
         return k == 1 || k == 2 ? T(0.75) : T(0.25);
     }
     LOCKSTEP_HD_INLINE void operator()(std::int64_t thread) const {
         const auto at = walk.place(thread);
         const std::int64_t column = planes ? at.w * lanes : at.w, last = planes ? column + lanes - 1 : column;
         const int first = column > 0 ? 0 : halo, end = last < w - 1 ? size : size - halo;
-        const std::int64_t top = at.h * 2 - halo, row = 2 * w * walk.pixel;
+        const std::int64_t own = at.h * strip, top = own * 2 - halo, row = 2 * w * walk.pixel;
         const Stored* const from = dy + at.slice * 2 * h * row + (column * 2 - halo) * walk.pixel + at.channel;
-        T sums[lanes] = {};
+        T sums[strip][lanes] = {};
         LOCKSTEP_UNROLL
-        for (int r = 0; r < size; ++r) {
+        for (int r = 0; r < size + 2 * (strip - 1); ++r) {
             // Elements that do not exist are 0.
             const bool exists = top + r >= 0 && top + r < 2 * h;
             Line<Stored, planes, lanes, size, 2, planes ? halo : 0> line;
             line.load(from + (top + r) * row, walk.pixel, first, end, exists, Stored{});
-            const T down = weight(r, at.h, h - 1);
             LOCKSTEP_UNROLL
-            for (int i = 0; i < lanes; ++i) {
+            for (int s = 0; s < strip; ++s) {
+                const int k = r - 2 * s;
+                if (k < 0 || k >= size) continue;
+                const T down = weight(k, own + s == 0, own + s == h - 1);
                 LOCKSTEP_UNROLL
-                for (int c = 0; c < size; ++c)
-                    sums[i] += down * weight(c, planes ? column + i : column, w - 1) * upcast(line(c, i));
+                for (int i = 0; i < lanes; ++i) {
+                    const bool is_first = (!planes || i == 0) && column == 0;
+                    const bool is_last = (!planes || i == lanes - 1) && last == w - 1;
+                    LOCKSTEP_UNROLL
+                    for (int c = 0; c < size; ++c)
+                        sums[s][i] += down * weight(c, is_first, is_last) * upcast(line(c, i));
+                }
             }
         }
-        Pack<Stored, lanes> out;
         LOCKSTEP_UNROLL
-        for (int i = 0; i < lanes; ++i) out.of[i] = CastTo<Stored>::from(sums[i]);
-        store_pack(dx + ((at.slice * h + at.h) * w + column) * walk.pixel + at.channel, out);
+        for (int s = 0; s < strip; ++s) {
+            if (own + s >= h) break;
+            Pack<Stored, lanes> out;
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < lanes; ++i) out.of[i] = CastTo<Stored>::from(sums[s][i]);
+            store_pack(dx + ((at.slice * h + own + s) * w + column) * walk.pixel + at.channel, out);
+        }
     }
 };
 
@@ -305,9 +321,9 @@ KernelPtr make_interpolate_forward(const InterpolateForward& op, KernelRequest& 
             T* const to = v.output<T>(0);
             const bool aligned = are_aligned<widest<T>>(from, to);
             if (with_double<T>(rows, columns, x, aligned, [&](auto nearest, auto planes, auto lanes) {
-                    const PixelWalk walk = walk_lanes<planes, lanes>(x, x.h, x.w);
-                    launch(queue, name, walk.threads(),
-                           InterpolateDouble<T, nearest, planes, lanes>{walk, x.h, x.w, from, to});
+                    using Function = InterpolateDouble<T, nearest, planes, lanes>;
+                    const PixelWalk walk = walk_lanes<planes, lanes>(x, ceil_div(x.h, Function::strip), x.w);
+                    launch(queue, name, walk.threads(), Function{walk, x.h, x.w, from, to});
                 }))
                 return;
             with_channel_packs<T>(x, aligned, [&](auto width) {
@@ -331,9 +347,9 @@ KernelPtr make_interpolate_backward(const InterpolateBackward& op, KernelRequest
             T* const to = v.output<T>(0);
             const bool aligned = are_aligned<widest<T>>(from, to);
             if (with_double<T>(rows, columns, x, aligned, [&](auto nearest, auto planes, auto lanes) {
-                    const PixelWalk walk = walk_lanes<planes, lanes>(x, x.h, x.w);
-                    launch(queue, name, walk.threads(),
-                           GatherDouble<T, nearest, planes, lanes>{walk, x.h, x.w, from, to});
+                    using Function = GatherDouble<T, nearest, planes, lanes>;
+                    const PixelWalk walk = walk_lanes<planes, lanes>(x, ceil_div(x.h, Function::strip), x.w);
+                    launch(queue, name, walk.threads(), Function{walk, x.h, x.w, from, to});
                 }))
                 return;
             with_channel_packs<T>(x, aligned, [&](auto width) {
