@@ -197,6 +197,8 @@ void add_elementwise(Table& table) {
     unary(
         "F.gelu(a, approximate='tanh')", [](const Tensor& x) { return gelu(x, GeluForm::tanh); },
         [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); });
+    unary(
+        "F.elu(a)", [](const Tensor& x) { return elu(x); }, [](double x) { return x > 0 ? x : std::expm1(x); });
     unary("F.logsigmoid(a)", logsigmoid, [](double x) { return -std::log1p(std::exp(-x)); });
     unary("F.silu(a)", silu, [](double x) { return x / (1 + std::exp(-x)); });
     unary(
