@@ -43,7 +43,7 @@ struct SumElements {
             UpcastType<T> terms[width];
             LOCKSTEP_UNROLL
             for (int j = 0; j < width; ++j) terms[j] = upcast(pack.of[j]);
-            if constexpr (sums == 1 && width > 1) {
+            if constexpr (sums == 1 && width > 1 && sizeof(T) == 2) {  // sequences add wider terms one by one as well
                 value.of[0].add(sum_in_pairs(terms));
             } else {
                 LOCKSTEP_UNROLL
