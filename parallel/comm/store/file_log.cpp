@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <exception>
@@ -107,10 +106,9 @@ std::optional<Descriptor> open_own(const std::filesystem::path& file, int create
     return descriptor;
 }
 
-/// From byte `begin`; empty if the file ends before it.
-std::string content_of(const std::filesystem::path& file, const Descriptor& descriptor, off_t begin = 0) {
-    const off_t size = look_at(file, descriptor).st_size;
-    std::string bytes(static_cast<std::size_t>(std::max(size - begin, off_t{0})), '\0');
+/// Bytes [begin, end).
+std::string content_of(const std::filesystem::path& file, const Descriptor& descriptor, off_t begin, off_t end) {
+    std::string bytes(static_cast<std::size_t>(end - begin), '\0');
     for (std::size_t done = 0; done < bytes.size();) {
         const ssize_t got =
             pread(descriptor.get(), bytes.data() + done, bytes.size() - done, begin + static_cast<off_t>(done));
@@ -150,7 +148,7 @@ bool FilePresence::enter(Store::Milliseconds timeout) {
     if (stat(file_.c_str(), &named) != 0 || named.st_dev != found.st_dev || named.st_ino != found.st_ino) return false;
     device_ = found.st_dev;
     number_ = found.st_ino;
-    if (has_content(file_, content_of(file_, descriptor_)) && !is_in_use(file_, descriptor_) &&
+    if (has_content(file_, content_of(file_, descriptor_, 0, found.st_size)) && !is_in_use(file_, descriptor_) &&
         ftruncate(descriptor_.get(), 0) != 0)
         fail(file_, "empty");
     if (!set_lock(descriptor_, presence, F_RDLCK) || !set_lock(descriptor_, writer, F_UNLCK)) fail(file_, "lock");
@@ -169,13 +167,11 @@ LockedLog::LockedLog(const FilePresence& present, Store::Milliseconds timeout)
     const struct stat found = look_at(file_, descriptor_);
     if (found.st_nlink == 0 || !present.is(found)) throw removed();
     lock_ = std::unique_lock(content_.mutex);
-    read();
+    read(found.st_size);
 }
 
 LockedLog::~LockedLog() {
-    if (std::uncaught_exceptions() == exceptions_) return;
-    content_.keys = KeyTable();
-    content_.end = 0;
+    if (std::uncaught_exceptions() != exceptions_) content_.clear();
 }
 
 void LockedLog::append(Change change, std::string_view key, std::string_view value) {
@@ -197,13 +193,10 @@ void LockedLog::remove_file() {
     if (unlink(file_.c_str()) != 0) fail(file_, "remove");
 }
 
-void LockedLog::read() {
+void LockedLog::read(off_t size_now) {
     KeyTable& keys = content_.keys;
-    if (look_at(file_, descriptor_).st_size < content_.end) {  // not the file that it was
-        keys = KeyTable();
-        content_.end = 0;
-    }
-    const std::string bytes = content_of(file_, descriptor_, content_.end);
+    if (size_now < content_.end) content_.clear();  // others have changed the file; reading it says how
+    const std::string bytes = content_of(file_, descriptor_, content_.end, size_now);
     std::string_view left(bytes);
     if (content_.end == 0) {
         if (!has_content(file_, bytes)) return;

@@ -33,6 +33,12 @@ public:
         std::mutex mutex;
         KeyTable keys;
         off_t end = 0;
+
+        /// The next log reads the whole file.
+        void clear() {
+            keys = KeyTable();
+            end = 0;
+        }
     };
     Content& content() const { return *content_; }
 
@@ -51,7 +57,7 @@ class LockedLog {
 public:
     /// Throws as FilePresence, and CommunicationError if the file was removed.
     LockedLog(const FilePresence& presence, Store::Milliseconds timeout);
-    /// If an exception is in flight, a change of the keys may not have been written: the next log reads the whole file.
+    /// If an exception is in flight, a change of the keys may not have been written: they are cleared.
     ~LockedLog();
     LockedLog(const LockedLog&) = delete;
     LockedLog& operator=(const LockedLog&) = delete;
@@ -63,7 +69,7 @@ public:
 
 private:
     enum class Change : std::uint8_t { set, remove };
-    void read();
+    void read(off_t size_now);
     void append(Change change, std::string_view key, std::string_view value);
 
     const std::filesystem::path& file_;

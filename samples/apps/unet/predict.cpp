@@ -218,7 +218,7 @@ std::optional<ClassMap> mask_of(lockstep::DataParallel<UNet>& model, const locks
     const lockstep::Tensor x =
         lockstep::image_tensor(lockstep::scale_image(image, scale, lockstep::Resampling::bicubic));
     const lockstep::Tensor logits = model.forward(x.unsqueeze(0));
-    if (lockstep::sum(logits * 0.0).item() != 0) return std::nullopt;
+    if (lockstep::sum(logits * 0.0).item() != 0) return std::nullopt;  // NaN if one of them is not finite
     return classes_of(lockstep::interpolate(logits, {.size = lockstep::Pair(static_cast<int>(image.height),
                                                                             static_cast<int>(image.width)),
                                                      .mode = lockstep::InterpolateMode::bilinear}),
