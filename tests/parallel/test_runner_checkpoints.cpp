@@ -299,9 +299,13 @@ TEST_CASE("a run that was killed before it removed an old checkpoint removes it 
     };
     const test::TemporaryDirectory whole;
     std::map<std::string, test::TemporaryDirectory> killed;  // by the newest checkpoint
+    std::vector<std::string> complete;  // the next checkpoint may be half written
     train(whole, "", [&](const std::filesystem::path& saved) {
-        for (const std::string& name : whole.names())
-            std::filesystem::copy_file(whole / name, killed[saved.filename()] / name);
+        complete.push_back(saved.filename());
+        complete.push_back(resume_path(saved).filename());
+        for (const std::string& name : complete)
+            if (std::filesystem::exists(whole / name))
+                std::filesystem::copy_file(whole / name, killed[saved.filename()] / name);
     });
     CHECK(whole.names() == std::set<std::string>{"net18", "net18.resume", "net20", "net20.resume"});
     CHECK(killed.size() == 7);
