@@ -21,9 +21,10 @@ function(lockstep_warnings target)
       $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror>
       # As g++ does: no warning of conversions that only change the sign or of pragmas that another compiler reads.
       $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-sign-conversion -Wno-unknown-pragmas>
-      # g++ 12 falsely reports overlapping or endless copies in std::string (GCC bugs 105329 and 105651).
+      # g++ 12 falsely reports overlapping or endless copies in std::string (GCC bugs 105329 and 105651), and dangling
+      # pointers to options of layers in default member initialisers.
       $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict
-      -Wno-stringop-overflow>)
+      -Wno-stringop-overflow -Wno-dangling-pointer>)
     get_target_property(unity ${target} UNITY_BUILD)
     if(unity)  # names of one file may hide those of another
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>

@@ -299,7 +299,7 @@ TEST_CASE("a run that was killed before it removed an old checkpoint removes it 
     };
     const test::TemporaryDirectory whole;
     std::map<std::string, test::TemporaryDirectory> killed;  // by the newest checkpoint
-    std::vector<std::string> complete;  // the next checkpoint may be half written
+    std::vector<std::string> complete;                       // the next checkpoint may be half written
     train(whole, "", [&](const std::filesystem::path& saved) {
         complete.push_back(saved.filename());
         complete.push_back(resume_path(saved).filename());
