@@ -520,7 +520,8 @@ Tensor normal(const Tensor& mean, double std = 1);
 Tensor normal(double mean, const Tensor& std);
 
 /// Numbers of categories (i64), drawn `num_samples` times for each row of weights, (C) or (N, C), which need not add up
-/// to 1. Without replacement, a category of weight 0 is drawn only if no others are left. Out: (num_samples), or (N,
+/// to 1. Without replacement, a category of weight 0 is drawn only if no others are left. Negative weights, weights
+/// that are not finite and rows of zeros are errors, which the first read throws. Out: (num_samples), or (N,
 /// num_samples). torch.multinomial.
 Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement = false);
 

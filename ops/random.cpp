@@ -148,12 +148,15 @@ Tensor multinomial(const Tensor& given, std::int64_t num_samples, bool replaceme
                         name, num_samples, categories));
     if (weights.dims() == 1) checks::not_rows(name, weights, 0);
     const NoGrad no_grad;
+    const Tensor sums = cumsum(weights, -1), total = sums.slice(-1, categories - 1, categories);
+    // This draw reports shares that are not probabilities, and changes nothing else. Shares of 0 in all are NaN.
+    const Tensor shares = weights / total;
+    const Tensor valid = drawn_of(Distribution::bernoulli, shares, like(shares), {shares}) * 0;
     if (!replacement)  // the first of independent events with these rates
-        return topk(weights / exponential_like(weights), num_samples).indices;
+        return topk((weights + valid) / exponential_like(weights), num_samples).indices;
     Shape shape = weights.shape();
     shape[shape.dims() - 1] = num_samples;
-    const Tensor sums = cumsum(weights, -1), total = sums.slice(-1, categories - 1, categories);
-    const Tensor at = rand_like(total.expand(shape)) * total;
+    const Tensor at = rand_like(total.expand(shape)) * total + valid.slice(-1, 0, 1);
     return clamp(searchsorted(sums, at, true), 0, categories - 1);
 }
 

@@ -365,6 +365,18 @@ TEST_CASE("invalid parameters of random tensors are errors") {
         });
         says("normal: std nan in row 0", [&] { read(normal(3, of({nan, -3}))); });
         read(normal(of({1, 2}), of({0, 3})));
+        for (const bool replacement : {false, true}) {
+            const auto draw = [&](Values values) {
+                (void)multinomial(of(std::move(values)), 1, replacement).to_vector<std::int64_t>();
+            };
+            says("multinomial: probability -0.25 in row 1 is out of range; expected [0, 1]", [&] {
+                draw({0, 1, -1, 5, 0, 1});
+            });
+            says("nan in row 2 is out of range", [&] { draw({0, 1, 2, 3, 0, 0}); });
+            says("nan in row 0 is out of range", [&] { draw({nan, 1}); });
+            says("nan in row 0 is out of range", [&] { draw({1, std::numeric_limits<double>::infinity()}); });
+            draw({0, 1, 3, 0});
+        }
     }
 }
 
