@@ -7,9 +7,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "lockstep/runtime/internal/api_scope.h"
 #include "lockstep/runtime/internal/eager.h"
 #include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/log.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/stream.h"
 
@@ -76,10 +80,37 @@ TensorMeta checked_layout(const char* function, const void* data, DType dtype, c
     return meta;
 }
 
-/// `meta`: as above for this address. `owner` is released when no device uses the memory any more.
-Tensor tensor_at(void* data, const TensorMeta& meta, Stream& home, std::shared_ptr<void> owner) {
+/// Memory that a tensor owns. Until then it belongs to the caller, also if the tensor cannot be made.
+class OwnedMemory {
+public:
+    explicit OwnedMemory(std::function<void()> release) : release_(std::move(release)) {}
+    OwnedMemory(const OwnedMemory&) = delete;
+    OwnedMemory& operator=(const OwnedMemory&) = delete;
+    ~OwnedMemory() {
+        if (!owned_) return;
+        // The last tensor may be destroyed by any thread, in which an exception would end the process.
+        try {
+            release_();
+        } catch (const std::exception& error) {
+            write_log(LogLevel::warning, std::string("the deleter of a tensor's memory threw: ") + error.what());
+        } catch (...) {
+            write_log(LogLevel::warning, "the deleter of a tensor's memory threw an exception of another type");
+        }
+    }
+    void take() { owned_ = true; }
+
+private:
+    std::function<void()> release_;
+    bool owned_ = false;
+};
+
+/// `meta`: as above for this address. `release` is called when no device uses the memory any more.
+Tensor tensor_at(void* data, const TensorMeta& meta, Stream& home, std::function<void()> release) {
+    const auto owner = std::make_shared<OwnedMemory>(std::move(release));
     void* const begin = static_cast<std::byte*>(data) - static_cast<std::size_t>(meta.offset) * size_of(meta.dtype);
-    return tensor_over(Buffer::external(home, begin, meta.bytes(), std::move(owner)), meta);
+    Tensor tensor = tensor_over(Buffer::external(home, begin, meta.bytes(), owner), meta);
+    owner->take();
+    return tensor;
 }
 
 }  // namespace
@@ -87,10 +118,9 @@ Tensor tensor_at(void* data, const TensorMeta& meta, Stream& home, std::shared_p
 Tensor from_blob(void* data, DType dtype, const Shape& shape, const BlobOptions& options) {
     const TensorMeta meta = checked_layout("from_blob", data, dtype, shape, options.strides);
     Stream& home = Stream::of(options.device);
-    const auto release = [deleter = options.deleter](void* memory) {
-        if (deleter) deleter(memory);
-    };
-    return tensor_at(data, meta, home, std::shared_ptr<void>(data, release));
+    return tensor_at(data, meta, home, [data, deleter = options.deleter] {
+        if (deleter) deleter(data);
+    });
 }
 
 namespace {
@@ -179,10 +209,9 @@ Tensor from_dlpack(DLManagedTensor* source) {
         checked_layout("from_dlpack", data, dtype_from(given.dtype), numbers(given.shape),
                        given.strides && dims > 0 ? std::optional(numbers(given.strides)) : std::nullopt);
     Stream& home = Stream::of(device_from(given.device));
-    const auto release = [source](void*) {
+    return tensor_at(data, meta, home, [source] {
         if (source->deleter) source->deleter(source);
-    };
-    return tensor_at(data, meta, home, std::shared_ptr<void>(data, release));
+    });
 }
 
 DLManagedTensor* to_dlpack(const Tensor& tensor) {

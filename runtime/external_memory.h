@@ -23,7 +23,7 @@ struct BlobOptions {
     std::optional<Shape> strides = {};
     /// Called once with the memory's address when the last tensor that shares the memory has been destroyed and the
     /// devices have finished their work on it; the destructor of that tensor waits for this work. It may be called by
-    /// any thread that destroys tensors, and must not throw.
+    /// any thread that destroys tensors. An exception from it is logged as a warning.
     std::function<void(void*)> deleter = {};
 };
 

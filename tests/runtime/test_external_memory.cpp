@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -137,6 +139,27 @@ TEST_CASE("from_blob: the deleter is called once, after the last tensor that sha
     Deleted of_none;
     static_cast<void>(from_blob(nullptr, DType::f32, {0}, {.deleter = of_none.deleter()}));
     CHECK(of_none.times == 1);
+}
+
+TEST_CASE("a deleter that throws is a warning, in whatever thread the last tensor is destroyed") {
+    const lockstep::test::Warnings warnings;
+    std::vector<float> values = counted(4);
+    const auto fails = [](void*) { throw std::runtime_error("no such frame"); };
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        Tensor tensor = from_blob(values.data(), {4}, {.device = device, .deleter = fails});
+        CHECK((tensor * 2).to_vector<float>() == std::vector<float>{0, 2, 4, 6});
+        std::thread([&] { tensor = Tensor(); }).join();
+    }
+    static_cast<void>(from_blob(values.data(), {4}, {.deleter = [](void*) { throw 5; }}));
+    std::int64_t shape = 4;
+    DLManagedTensor capsule{};
+    capsule.dl_tensor = {values.data(), {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, &shape, nullptr, 0};
+    capsule.deleter = [](DLManagedTensor*) { throw std::runtime_error("no such array"); };
+    static_cast<void>(from_dlpack(&capsule));
+    const std::string threw = "the deleter of a tensor's memory threw";
+    CHECK(warnings.texts() == std::vector<std::string>{threw + ": no such frame", threw + ": no such frame",
+                                                       threw + " an exception of another type",
+                                                       threw + ": no such array"});
 }
 
 TEST_CASE("from_blob: memory is deleted only after the device has finished with it") {
