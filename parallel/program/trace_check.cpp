@@ -96,7 +96,12 @@ std::string difference(const Operand& before, const Operand& after, const Parame
                                element_text(before.meta.dtype, then.data(), at),
                                element_text(before.meta.dtype, now.data(), at));
     }
-    return fmt::format("{} instead of {}", name(after), name(before));
+    const std::string then = name(before), now = name(after);
+    if (then != now) return fmt::format("{} instead of {}", now, then);
+    const auto view = [](const TensorMeta& meta) {
+        return fmt::format("shape {}, strides {} and offset {}", meta.shape.str(), meta.strides.str(), meta.offset);
+    };
+    return fmt::format("another part of {}: {} instead of {}", now, view(after.meta), view(before.meta));
 }
 
 }  // namespace

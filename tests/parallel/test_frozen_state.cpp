@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/runtime/autograd.h"
@@ -205,6 +206,28 @@ TEST_CASE("members that forward reads: a number, a flag that only gradients show
     other.model->cut = true;
     CHECK(contains(refused([&] { other.step(); }), "gradients are propagated differently"));
     CHECK(run.model.engine().steps_done() == steps);
+}
+
+namespace {
+struct Columns {
+    ls::Linear a{4, 4};
+    int first = 0;
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) {
+        const ls::Tensor part = a(x).slice(1, first, first + 2);
+        return ls::cat({part, part}, 1);
+    }
+};
+}  // namespace
+
+TEST_CASE("another view of the same result is named with both views") {
+    OneBatch run(Columns{});
+    run.step();
+    run.model->first = 1;
+    const std::string text = refused([&] { run.step(); });
+    CHECK(contains(text, "reads another part of result "));
+    CHECK(contains(text, "strides (4, 1) and offset 1 instead of shape ("));
+    CHECK(contains(text, "strides (4, 1) and offset 0;"));
 }
 
 namespace {
