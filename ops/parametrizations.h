@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -35,6 +36,21 @@ private:
     Tensor before_;
 };
 
+/// One forward of a layer at a time: other threads would use the substituted weight. A copy is independent.
+class OneForward {
+public:
+    OneForward() = default;
+    OneForward(const OneForward&) {}
+    OneForward(OneForward&&) noexcept {}
+    OneForward& operator=(const OneForward&) { return *this; }
+    OneForward& operator=(OneForward&&) noexcept { return *this; }
+    ~OneForward() = default;
+    std::unique_lock<std::mutex> begin() const { return std::unique_lock(mutex_); }
+
+private:
+    mutable std::mutex mutex_;
+};
+
 /// A layer whose `weight` is computed in every forward. It is not a member of the model.
 template <class Layer>
 struct ComputedWeight : Layer {
@@ -48,6 +64,7 @@ protected:
     }
     using Layer::weight;
     Tensor forward_with(const Tensor& value, const Tensor& x) const {
+        const std::unique_lock<std::mutex> alone = one_forward_.begin();
         const SubstitutedWeight substituted(weight, value);
         return Layer::forward(x);
     }
@@ -59,6 +76,9 @@ protected:
             if (static_cast<const void*>(&member) != &weight) visit(name, member);
         });
     }
+
+private:
+    OneForward one_forward_;
 };
 
 /// A parameter with a copy of `value`, which is trainable if `weight` is.

@@ -1,9 +1,12 @@
 // Hooks of layers, parametrized weights, and buffers that forward writes, in eager use and in steps.
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/ops/any_module.h"
@@ -54,6 +57,20 @@ struct FrozenNet {
     Linear last{2, 1};
     LOCKSTEP_MEMBERS(first, second, last)
     Tensor forward(const Tensor& x) { return last(first(x) + second(x)); }
+};
+
+/// Counts the threads that are in its forward.
+struct Counted {
+    Parameter weight{Tensor::randn({3, 3})};
+    LOCKSTEP_MEMBERS(weight)
+    static inline std::atomic<int> inside{0}, most{0};
+    Tensor forward(const Tensor& x) const {
+        most = std::max(most.load(), ++inside);
+        std::this_thread::yield();
+        const Tensor y = matmul(x, weight);
+        --inside;
+        return y;
+    }
 };
 
 /// The average of all rows so far.
@@ -500,6 +517,31 @@ TEST_CASE("spectral_norm divides by the largest singular value, which steps of t
     const SpectralNorm<ConvTranspose2d> transposed(ConvTranspose2d(2, 3, 2));
     CHECK(transposed.parametrizations.weight.vectors._u->shape() == Shape{3});
     CHECK(transposed.parametrizations.weight.vectors._v->shape() == Shape{8});
+}
+
+TEST_CASE("threads that share a layer with a computed weight take turns, and get the values of one thread") {
+    manual_seed(9);
+    const WeightNorm<Counted> lengths(Counted{});
+    SpectralNorm<Counted> spectral(Counted{});
+    spectral.training = false;
+    const Tensor x = Tensor::randn({2, 3});
+    const auto check = [&](const auto& layer) {
+        const Floats expected = layer(x).template to_vector<float>();
+        std::atomic<int> different{0};
+        std::vector<std::thread> threads;
+        Counted::most = 0;
+        for (int i = 0; i < 4; ++i)
+            threads.emplace_back([&] {
+                const NoGrad no_grad;
+                for (int call = 0; call < 100; ++call)
+                    if (layer(x).template to_vector<float>() != expected) ++different;
+            });
+        for (std::thread& thread : threads) thread.join();
+        CHECK(Counted::most == 1);
+        CHECK(different == 0);
+    };
+    check(lengths);
+    check(spectral);
 }
 
 TEST_CASE("a frozen weight remains frozen when it is parametrized") {
