@@ -128,6 +128,8 @@ void ParameterStore::move_to_arenas(std::vector<ArenaLayout>& layouts, std::vect
             inside.copy_(outside);
             inside.requires_grad_(outside.requires_grad());
             inside.impl()->leaf_hooks = outside.impl()->leaf_hooks;
+            if (const Tensor gradient = outside.grad(); gradient.defined())
+                inside.set_grad(gradient.to(inside.device()));
             segment.members.front()->rebind(inside);
             held_.emplace_back(segment.name, detail::HeldValue(*segment.members.front()));
             segment.tensor = inside;

@@ -69,11 +69,10 @@ bool ParameterGradients::forget() {
     if (!given_) return false;
     given_ = false;
     const ParameterStore& store = *parts_.memory.store();
-    for (std::size_t a = 0; a < store.parameters().size(); ++a)
-        for (const ArenaSegment& segment : store.parameters()[a].segments) {
+    for (const ArenaLayout& arena : store.parameters())
+        for (const ArenaSegment& segment : arena.segments) {
             const Tensor& parameter = store.tensor(segment);
-            if (const Tensor gradient = parameter.grad(); gradient.defined() && is_in_arena(gradient, a))
-                parameter.set_grad(Tensor());
+            if (parameter.grad().defined()) parameter.set_grad(Tensor());
         }
     return true;
 }

@@ -18,7 +18,7 @@ public:
     void clear_missing(const std::set<ParameterId>& parameters);
     /// Sets the gradient of those of `parameters` that had none to its range of the arena.
     void show(const std::set<ParameterId>& parameters);
-    /// Removes the gradients in the arena from the parameters. Returns whether there may have been any.
+    /// Removes the gradients from the parameters. Returns whether there may have been any.
     bool forget();
 
 private:
@@ -27,7 +27,7 @@ private:
     bool is_in_arena(const Tensor& gradient, std::size_t arena) const;
 
     EngineParts& parts_;
-    bool given_ = false;  ///< whether the gradient of a parameter may be in the arena
+    bool given_ = true;  ///< whether a parameter may have a gradient: from before it was wrapped, or in the arena
 };
 
 }  // namespace lockstep

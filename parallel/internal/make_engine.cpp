@@ -32,6 +32,12 @@ void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors
     if (alone && options.reduction == ReductionMode::fast)
         throw InvalidArgument("the fast reduction requires several processes");
     if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
+    for (const NamedTensor& named : tensors)
+        if (!alone && named.member->tensor().grad().defined())  // those of the ranks may differ
+            throw InvalidArgument(
+                fmt::format("the parameter {} has a gradient, which is not reduced over the ranks; expected none "
+                            "(use set_grad(ls::Tensor()) or a copy of the model)",
+                            named.name));
 }
 
 /// Throws InvalidArgument for options that only one process with several devices supports.

@@ -108,6 +108,17 @@ TEST_CASE("broadcast_buffers: all ranks use the buffers that rank 0 wrote") {
           }) == "");
 }
 
+TEST_CASE("a model with gradients is rejected, because they would not be reduced over the ranks") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              Halves net;
+              const auto wrap = [&] { DistributedDataParallel model(std::move(net), group); };
+              for (const NamedTensor& named : named_tensors(net))
+                  named.member->tensor().set_grad(Tensor::ones(named.member->tensor().shape()));
+              expect_throws<InvalidArgument>(" has a gradient, which is not reduced over the ranks; expected none",
+                                             wrap);
+          }) == "");
+}
+
 TEST_CASE("buckets follow the order in which backward completes gradients, for any order of members") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               manual_seed(1);

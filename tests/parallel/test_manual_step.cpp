@@ -263,6 +263,42 @@ TEST_CASE("changes to gradients outside the wrapper count") {
     CHECK(relative_error(difference(middle, parameters_of(*model), 2), then) < 1e-5);
 }
 
+TEST_CASE("gradients from before wrapping, or before the optimizer, are part of the next update") {
+    const ConvNetBatch batch = make_batch(9);
+    const auto with_gradients = [&batch] {
+        ls::manual_seed(6);
+        ConvNet net;
+        loss_of(net.forward(batch.images), batch).value().backward();
+        return net;
+    };
+    ConvNet plain = with_gradients();
+    const auto start = parameters_of(plain);
+    const auto expected = without_last(expected_gradients(plain, batch));
+    ls::SGD own(plain, {.lr = 0.5});
+    CHECK(relative_error(gradients_of(plain), expected) < 1e-6);
+    own.step();
+    CHECK(relative_error(difference(start, parameters_of(plain), 2), expected) < 1e-5);
+
+    for (const int devices : {1, 3}) {
+        CAPTURE(devices);
+        ls::DataParallel<ConvNet> model(with_gradients(), cpu_devices(devices));
+        ls::SGD sgd(model, {.lr = 0.25});
+        CHECK(relative_error(gradients_of(*model), expected) < 1e-6);
+        loss_of(model(batch.images), batch).backward();  // adds the same gradients
+        sgd.step();
+        CHECK(relative_error(difference(start, parameters_of(*model), 2), expected) < 1e-5);
+        model.engine().verify_replicas();
+
+        // A whole step has only its own gradients.
+        ls::DataParallel<ConvNet> other(with_gradients(), cpu_devices(devices));
+        ls::SGD whole(other, {.lr = 0.5});
+        other.step(whole, batch.images, batch.labels, ls::nll_loss);
+        other.synchronize();
+        CHECK(relative_error(difference(start, parameters_of(*other), 2), expected) < 1e-5);
+        CHECK_FALSE(other->fc1.weight->grad().defined());
+    }
+}
+
 TEST_CASE("hooks receive a parameter's gradient while the program is traced") {
     ConvNet net;
     const ConvNetBatch batch = make_batch(8);
