@@ -449,6 +449,22 @@ TEST_CASE("a restarted job resumes by itself, or begins if there is no checkpoin
     CHECK_THAT(resumed.out, contains("continues runs/INTERRUPTED.safetensors: 9 steps done"));
     CHECK_THAT(resumed.err, contains("--resume auto: skipping runs/net99: "));
     CHECK_THAT(linear(place, job + "--steps 13").out, contains("continues runs/net11: 11 steps done"));
+    // A new run would overwrite checkpoints that cannot be read.
+    for (const char* damaged : {"resume", "weights", "state missing"}) {
+        CAPTURE(damaged);
+        std::filesystem::create_directory(place / "only");
+        const std::string one = "--devices cpu:0 --batch-size 512 --save only/net --resume auto ";
+        REQUIRE(linear(place, one + "--steps 2").status == 0);
+        if (damaged == std::string("resume")) put_bytes(place / "only/net.resume", "no state");
+        if (damaged == std::string("weights")) put_bytes(place / "only/net", "no weights");
+        if (damaged == std::string("state missing")) std::filesystem::remove(place / "only/net.resume");
+        const std::string before = get_bytes(place / "only/net");
+        const ProgramRun refused = linear(place, one + "--steps 3");
+        CHECK(refused.status == 1);
+        CHECK_THAT(refused.err, contains("linear: --resume auto: cannot resume from only/net, which a new run would"));
+        CHECK(get_bytes(place / "only/net") == before);
+        std::filesystem::remove_all(place / "only");
+    }
     // Digits of the pattern after a number.
     std::filesystem::create_directory(place / "digits");
     const std::string digits = "--devices cpu:0 --batch-size 512 --save digits/a{epoch}{step}0 --resume auto ";

@@ -74,13 +74,14 @@ bool is_checkpoint_of(std::string_view pattern, std::string_view name) {
 }
 
 /// The checkpoint with the most steps among those of --save and INTERRUPTED; empty: not found. An unreadable one is a
-/// warning.
+/// warning. Throws DataError if all are unreadable, because a new run would overwrite them.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
     const std::string pattern = save.filename().string();
     const bool several = pattern.find("{epoch}") != std::string::npos || pattern.find("{step}") != std::string::npos;
     std::filesystem::path directory = save.parent_path(), newest;
     if (directory.empty()) directory = ".";
     std::optional<lockstep::RunState> most;
+    std::string unreadable;
     std::error_code failed;
     std::filesystem::directory_iterator entries(directory, failed);
     if (failed && failed != std::errc::no_such_file_or_directory)
@@ -92,14 +93,21 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
         try {
             const auto state = lockstep::read_run(entry.path());
             const auto progress = [](const lockstep::RunState& run) { return std::tuple(run.steps, run.epoch); };
-            if (!state || (most && progress(*state) < progress(*most))) continue;
+            if (!state) throw lockstep::DataError("it has no state to resume from (" + name + ".resume)");
+            if (most && progress(*state) < progress(*most)) continue;
             if (most && progress(*state) == progress(*most) && name == "INTERRUPTED.safetensors") continue;
             most = state;
             newest = save.parent_path() / name;
         } catch (const lockstep::Error& error) {
             lockstep::warn(fmt::format("--resume auto: skipping {}: {}", entry.path().string(), error.what()));
+            unreadable = entry.path().string();
         }
     }
+    if (newest.empty() && !unreadable.empty())
+        throw lockstep::DataError(
+            fmt::format("--resume auto: cannot resume from {}, which a new run would overwrite; expected a complete "
+                        "checkpoint, or none",
+                        unreadable));
     return newest;
 }
 
