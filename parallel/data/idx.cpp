@@ -341,7 +341,7 @@ MnistFiles find_mnist(const std::filesystem::path& directory) {
             }
         }
         throw DataError(directory.string() + ": neither " + part + "-" + kind + " nor " + part + "-" + kind +
-                        ".gz not found in it or in MNIST/raw; expected MNIST's four IDX files");
+                        ".gz found in it or in MNIST/raw; expected MNIST's four IDX files");
     };
     return {find("train-images", "idx3-ubyte"), find("train-labels", "idx1-ubyte"), find("t10k-images", "idx3-ubyte"),
             find("t10k-labels", "idx1-ubyte")};

@@ -140,6 +140,10 @@ TEST_CASE("plateau, early stop, best and kept checkpoints of mnist follow the te
                 .status == 0);
     CHECK(place.figures("figures.json")["losses"].size() == 2 * 7);
 
+    const ProgramRun unwritable = place.mnist(still + "--epochs 1 --quiet --save net1 --best kept/best");
+    CHECK(unwritable.status == 1);
+    CHECK_THAT(unwritable.err, contains("mnist: cannot write kept/best: No such file or directory"));
+    CHECK_FALSE(std::filesystem::exists(place.directory / "net1"));
     std::filesystem::create_directory(place.directory / "kept");
     REQUIRE(place.mnist(still + "--epochs 4 --quiet --save 'kept/net{epoch}' --save-every 1e --keep 2 --best kept/best")
                 .status == 0);

@@ -180,6 +180,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.is_rank0()) lock.emplace(options.save);
     for (const auto* path : {&options.json, &options.trace}) require_writable(*path);
+    if (options.is_rank0()) require_writable(options.best);
     if (!options.trace.empty()) model.engine().log_steps(options.trace_steps);
     const auto schedule = schedule_of(options, training.optimizer, loader.batches());
     const auto rates = rates_of_flags(options);
