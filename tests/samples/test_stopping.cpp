@@ -123,10 +123,15 @@ TEST_CASE("a signal ends a run at one step, which is saved and resumed with the 
                            {"dp, SIGXCPU", dp, SIGXCPU, To::program},
                            {"ddp, SIGUSR1 to the program", ddp, SIGUSR1, To::program},
                            {"ddp, SIGUSR2 to one rank", ddp, SIGUSR2, To::one_rank},
-                           {"ddp, SIGUSR1 to the program and its ranks", ddp, SIGUSR1, To::everybody}}) {
+                           {"ddp, SIGUSR1 to the program and its ranks", ddp, SIGUSR1, To::everybody},
+                           {"dp, SIGHUP", dp, SIGHUP, To::program},
+                           {"ddp, SIGHUP to one rank", ddp, SIGHUP, To::one_rank},
+                           {"ddp, SIGHUP to the program and its ranks", ddp, SIGHUP, To::everybody}}) {
         CAPTURE(name);
         const TemporaryDirectory place;
-        StartedProcess run(endless(place / "net", how));
+        Words words = endless(place / "net", how);
+        if (signal == SIGHUP) words.insert(words.end(), {"--stop-signals", "SIGINT,HUP"});  // not a default
+        StartedProcess run(words);
         REQUIRE(trains(place / "net"));
         send(run, whom, signal);
         CHECK(run.status() == 128 + signal);

@@ -71,10 +71,9 @@ void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
         if (result.killed) end_line_on_terminal();
         throw Stopped({result.signal, result.killed ? result.str() : ""}, Stopped::As::program);
     }
-    // One of them received a signal, and all have stopped.
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU})
-        if (!result.killed && result.failure->exit_status == 128 + signal)
-            throw Stopped({signal, ""}, Stopped::As::program);
+    // One of them received a signal of --stop-signals, and all have stopped.
+    if (const int signal = result.failure->exit_status - 128; !result.killed && signal > 0 && signal < NSIG)
+        throw Stopped({signal, ""}, Stopped::As::program);
     if (!result.failure->silent && !result.failure->last_lines.empty())
         if (const int status = result.failure->exit_status; status == 1 || status == 2) throw RanksFailed(status);
     end_line_on_terminal();
