@@ -229,6 +229,8 @@ void rethrow_from_replica(std::size_t replica, const std::vector<NamedTensor>& m
     }
     try {
         std::rethrow_exception(error);
+    } catch (const InvalidEnvironment&) {
+        throw;  // the same on every replica
     } catch (const InvalidArgument& e) {
         throw InvalidArgument(where + e.what());
     } catch (const OutOfMemory& e) {

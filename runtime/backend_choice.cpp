@@ -27,7 +27,7 @@ std::vector<std::string_view> permitted_backends() {
         const std::size_t comma = std::min(rest.find(','), rest.size());
         const auto* const known = std::find(optional_backends.begin(), optional_backends.end(), rest.substr(0, comma));
         if (known == optional_backends.end())
-            throw InvalidArgument(fmt::format(
+            throw InvalidEnvironment(fmt::format(
                 "environment variable LOCKSTEP_BACKENDS={} is invalid; expected none, or some of {}, with commas", text,
                 fmt::join(optional_backends, ", ")));
         permitted.push_back(*known);

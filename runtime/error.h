@@ -24,6 +24,12 @@ public:
     explicit InvalidArgument(const std::string& message);
 };
 
+/// An environment variable has a malformed value, or several contradict each other: the message names them.
+class InvalidEnvironment : public InvalidArgument {
+public:
+    using InvalidArgument::InvalidArgument;
+};
+
 /// A device or its library failed: the message names call, status, device, file and line.
 class DeviceError : public Error {
 public:

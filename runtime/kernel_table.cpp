@@ -53,6 +53,8 @@ std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& o
     };
     try {
         return factory(operation, request);
+    } catch (const InvalidEnvironment&) {
+        throw;  // not a mistake of the caller
     } catch (const InvalidArgument& error) {
         throw InvalidArgument(named(error));
     } catch (const OutOfMemory& error) {

@@ -30,8 +30,8 @@ std::optional<std::int64_t> integer(const char* name, std::int64_t low, std::int
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
     if (error != std::errc() || end != view.data() + view.size() || value < low || value > high)
-        throw InvalidArgument(fmt::format("environment variable {}={} is invalid; expected an integer from {} to {}",
-                                          name, view, low, high));
+        throw InvalidEnvironment(fmt::format("environment variable {}={} is invalid; expected an integer from {} to {}",
+                                             name, view, low, high));
     return value;
 }
 
@@ -40,8 +40,8 @@ std::optional<std::size_t> one_of(const char* name, std::initializer_list<std::s
     if (!text || !*text) return std::nullopt;
     const auto* const found = std::find(words.begin(), words.end(), std::string_view(text));
     if (found == words.end())
-        throw InvalidArgument(fmt::format("environment variable {}={} is invalid; expected one of {}", name, text,
-                                          fmt::join(words, ", ")));
+        throw InvalidEnvironment(fmt::format("environment variable {}={} is invalid; expected one of {}", name, text,
+                                             fmt::join(words, ", ")));
     return static_cast<std::size_t>(found - words.begin());
 }
 

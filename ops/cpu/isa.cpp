@@ -31,7 +31,7 @@ Isa allowed_isa() {
     if (limit == nullptr) return machine_isa();
     for (const Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
         if (isa_name(isa) == limit) return std::min(isa, machine_isa());
-    throw InvalidArgument("LOCKSTEP_CPU_ISA is '" + std::string(limit) + "'; expected generic, avx2 or avx512");
+    throw InvalidEnvironment("LOCKSTEP_CPU_ISA is '" + std::string(limit) + "'; expected generic, avx2 or avx512");
 }
 
 }  // namespace lockstep::cpu

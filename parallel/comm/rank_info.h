@@ -33,7 +33,7 @@ struct RankInfo {
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. If the rank is not set, reads the
 /// variables of Open MPI's mpirun and Slurm's srun. If these do not set a port, it is derived from the job's name.
-/// Throws InvalidArgument for values that are not numbers, contradict each other or are incomplete.
+/// Throws InvalidEnvironment for values that are not numbers, contradict each other or are incomplete.
 RankInfo rank_info();
 
 }  // namespace lockstep

@@ -107,8 +107,7 @@ std::optional<int> agreed(const char* what, std::optional<int> a, std::optional<
 }
 
 void take_address(RankInfo& info) {
-    if (const char* address = std::getenv("MASTER_ADDR"); address && *address)
-        info.master_addr = host_of(address, "MASTER_ADDR");
+    if (const auto address = master_addr_of_environment()) info.master_addr = *address;
     info.master_port = static_cast<int>(environment::integer("MASTER_PORT", 1, 65535).value_or(0));
     if (std::getenv("TORCHELASTIC_RUN_ID")) info.launcher = Launcher::torchrun;  // its agent exists nevertheless
 }

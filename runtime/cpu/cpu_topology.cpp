@@ -207,7 +207,7 @@ std::vector<int> visible_cpu_devices(int count, const char* cuda_visible_devices
         ended = ended || *device < 0 || *device >= count;
         if (ended) continue;
         if (std::find(chosen.begin(), chosen.end(), *device) != chosen.end())
-            throw InvalidArgument(fmt::format(
+            throw InvalidEnvironment(fmt::format(
                 "CUDA_VISIBLE_DEVICES={} lists device {} twice; expected every device once", list, *device));
         chosen.push_back(*device);
     }

@@ -17,11 +17,11 @@ namespace lockstep::environment {
 
 // Environment variables, read strictly: a malformed value is an error, never a default.
 
-/// True for "1", false when unset, empty or "0". Throws InvalidArgument for anything else.
+/// True for "1", false when unset, empty or "0". Throws InvalidEnvironment for anything else.
 bool flag(const char* name);
-/// The integer, or nullopt if unset or empty. Throws InvalidArgument if it is not an integer in [low, high].
+/// The integer, or nullopt if unset or empty. Throws InvalidEnvironment if it is not an integer in [low, high].
 std::optional<std::int64_t> integer(const char* name, std::int64_t low, std::int64_t high);
-/// The position of the value in `words`, or nullopt if unset or empty. Throws InvalidArgument for anything else.
+/// The position of the value in `words`, or nullopt if unset or empty. Throws InvalidEnvironment for anything else.
 std::optional<std::size_t> one_of(const char* name, std::initializer_list<std::string_view> words);
 
 }  // namespace lockstep::environment

@@ -170,6 +170,17 @@ TEST_CASE("wrong usage is one line and status 2") {
             CHECK_THAT(run.err, contains("environment variable " + variable + "=pigeon is invalid"));
             CHECK(place.run(line + " --help", variable + "=pigeon").status == 0);
         }
+    for (const std::string variables :
+         {"RANK=x WORLD_SIZE=1", "RANK=0 WORLD_SIZE=many", "RANK=0 WORLD_SIZE=", "WORLD_SIZE=2", "RANK=2 WORLD_SIZE=2",
+          "RANK=0 WORLD_SIZE=1 LOCAL_RANK=1", "RANK=0 WORLD_SIZE=1 MASTER_PORT=port",
+          "RANK=0 WORLD_SIZE=1 MASTER_ADDR='two words'", "SLURM_STEP_NUM_TASKS=2", "OMPI_COMM_WORLD_RANK=0",
+          "LOCKSTEP_CPU_ISA=avx9", "LOCKSTEP_CONV=fast", "LOCKSTEP_CPU_SERIAL=2", "LOCKSTEP_DEBUG=all"}) {
+        const ProgramRun run = place.mnist("--parallel ddp --steps 1", variables);
+        CAPTURE(variables, run.err);
+        CHECK(run.status == 2);
+        CHECK(run.lines_of_err() == 1);
+        CHECK(run.err.starts_with("mnist: "));
+    }
     for (const std::string method : {"tcp://127.0.0.1:99999", "file://relative", "env://host"}) {
         const ProgramRun run = place.run("linear --parallel ddp --rank 0 --world-size 1 --init-method " + method);
         CAPTURE(method, run.err);
@@ -338,7 +349,7 @@ TEST_CASE("the line of an epoch has the mean loss of the epoch") {
 TEST_CASE("an invalid OpenMP limit is named with its value") {
     const Place place;
     const ProgramRun threads = place.mnist("--steps 1 --quiet", "OMP_THREAD_LIMIT=abc");
-    CHECK(threads.status == 1);
+    CHECK(threads.status == 2);
     CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc is invalid; expected an integer from 1 to 2147483647"));
 }
 

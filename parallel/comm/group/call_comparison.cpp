@@ -46,7 +46,7 @@ bool compares_calls() {
     const std::string_view text = level ? level : "";
     if (text.empty() || text == "off") return false;
     if (text == "detail") return true;
-    throw InvalidArgument(fmt::format("LOCKSTEP_DEBUG={}; expected off or detail", text));
+    throw InvalidEnvironment(fmt::format("LOCKSTEP_DEBUG={}; expected off or detail", text));
 }
 
 void compare_calls(Transport& host, int rank, int size, const CollectiveCall& call, Deadline deadline) {

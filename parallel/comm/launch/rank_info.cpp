@@ -27,7 +27,7 @@ std::string text(const char* name) {
 int required(const char* name, const char* because, std::int64_t low) {
     const auto value = environment::integer(name, low, max_ranks);
     if (!value)
-        throw InvalidArgument(
+        throw InvalidEnvironment(
             fmt::format("rendezvous: {} is set and {} is not; expected both or neither", because, name));
     return static_cast<int>(*value);
 }
@@ -39,7 +39,7 @@ int optional(const char* name, std::int64_t low, int otherwise) {
 /// Number of tasks of a node in Slurm's "4(x2),3": two nodes with four tasks and one with three.
 int tasks_of_node(const std::string& list, int node) {
     const auto malformed = [&] {
-        return InvalidArgument(
+        return InvalidEnvironment(
             fmt::format("rendezvous: SLURM_STEP_TASKS_PER_NODE={} does not contain the tasks of node {}; start with "
                         "srun, or set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE",
                         list, node));
@@ -72,7 +72,7 @@ std::string first_host(const std::string& list) {
     const auto end = list.find_first_of("-,]", bracket + 1);
     const auto close = list.find(']', bracket);
     if (end == std::string::npos || close == std::string::npos)
-        throw InvalidArgument(fmt::format("rendezvous: the list of hosts '{}' is malformed; set MASTER_ADDR", list));
+        throw InvalidEnvironment(fmt::format("rendezvous: the list of hosts '{}' is malformed; set MASTER_ADDR", list));
     const auto rest = list.find(',', close);
     return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1) +
            list.substr(close + 1, rest == std::string::npos ? rest : rest - close - 1);
@@ -128,8 +128,7 @@ RankInfo rank_info() {
         info = from_open_mpi();
     else if (!text("SLURM_STEP_NUM_TASKS").empty())
         info = from_slurm();
-    if (const std::string address = text("MASTER_ADDR"); !address.empty())
-        info.master_addr = host_of(address, "MASTER_ADDR");
+    if (const auto address = master_addr_of_environment()) info.master_addr = *address;
     // Uses loopback if all ranks are on one machine: launchers often give the host name that other machines see.
     const bool counts_hosts =
         info.launcher == Launcher::open_mpi || info.launcher == Launcher::slurm || !text("LOCAL_WORLD_SIZE").empty();
@@ -140,10 +139,10 @@ RankInfo rank_info() {
         info.job.clear();
     }
     if (info.rank >= info.world_size)
-        throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; expected 0 to world size - 1",
-                                          info.rank, info.world_size));
+        throw InvalidEnvironment(fmt::format("rendezvous: rank {} of {} processes; expected 0 to world size - 1",
+                                             info.rank, info.world_size));
     if (info.local_rank >= info.local_world_size)
-        throw InvalidArgument(
+        throw InvalidEnvironment(
             fmt::format("rendezvous: local rank {} of {} processes on this host; expected 0 to local world size - 1",
                         info.local_rank, info.local_world_size));
     return info;

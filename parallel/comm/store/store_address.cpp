@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 
 #include "lockstep/runtime/error.h"
 
@@ -35,6 +36,16 @@ std::string host_of(std::string_view text, std::string_view what) {
     if (!std::all_of(host.begin(), host.end(), allowed))
         throw wrong("has characters that are not allowed in a host name");
     return std::string(host);
+}
+
+std::optional<std::string> master_addr_of_environment() {
+    const char* const address = std::getenv("MASTER_ADDR");
+    if (!address || !*address) return std::nullopt;
+    try {
+        return host_of(address, "MASTER_ADDR");
+    } catch (const InvalidArgument& error) {
+        throw InvalidEnvironment(error.what());
+    }
 }
 
 }  // namespace lockstep

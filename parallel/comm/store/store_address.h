@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,8 @@ namespace lockstep {
 /// at the end of a complete name. `what`: name of the source ("MASTER_ADDR"). Throws InvalidArgument for an empty host,
 /// blanks inside, invalid characters and a port after it.
 std::string host_of(std::string_view text, std::string_view what);
+/// The host that MASTER_ADDR names, or nullopt if it is unset or empty. Throws InvalidEnvironment as `host_of` throws.
+std::optional<std::string> master_addr_of_environment();
 
 /// `options` with the host as `host_of` returns it. Throws InvalidArgument for invalid ports. `least`: the lowest port
 /// that `what` accepts.

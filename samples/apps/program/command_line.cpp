@@ -336,6 +336,10 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
         lockstep::report_failure();
         complain(error.what());
         return 2;
+    } catch (const lockstep::InvalidEnvironment& error) {
+        lockstep::report_failure();
+        complain(error.what());
+        return 2;
     } catch (const std::bad_alloc&) {
         lockstep::report_failure();
         complain(

@@ -195,8 +195,8 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         "of --benchmark. The first signal of --stop-signals stops all processes after a step. The run is saved if\n"
         "--save is given, and the program dies of that signal (status 128 + signal: 130, 143).\n"
         "A second SIGINT or SIGTERM ends it at once.\n"
-        "Exit status: 0 for success, 1 for a failed run or lost output, 2 for a usage error. Underscores and\n"
-        "hyphens in flags are interchangeable.");
+        "Exit status: 0 for success, 1 for a failed run or lost output, 2 for an invalid flag or environment\n"
+        "variable. Underscores and hyphens in flags are interchangeable.");
 }
 
 /// --amp needs no value, but is an option with one value for CLI11, as in a file of --config.
