@@ -56,8 +56,12 @@ std::unique_ptr<Kernel> make_matmul(const MatMul& operation, KernelRequest& requ
 
 // ---- linear -----------------------------------------------------------------------------------------------------
 
-/// From this number of rows on, rearranging the weights pays off, as oneDNN does.
-std::int64_t few_rows() { return allowed_isa() == Isa::avx512 ? 64 : 32; }
+/// Whether a product is computed without rearranging the weights, as oneDNN does. That pays off from a number of rows
+/// on, and if sums are short: to add up the lanes of a register then takes as long as the sum.
+bool has_few_rows(std::int64_t rows, std::int64_t in, std::int64_t out) {
+    if (rows >= 8 && in <= 256 && out >= 32) return false;
+    return rows <= (allowed_isa() == Isa::avx512 ? 64 : 32);
+}
 
 std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, KernelRequest& request) {
     request.want_all_contiguous();
@@ -66,7 +70,7 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
     const bool bias = request.has_in(2), relu = operation.activation == Activation::relu;
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        if (rows <= few_rows())
+        if (has_few_rows(rows, in, out))
             return make_kernel([=, threads = request.threads](const KernelArgs& call) {
                 constexpr std::int64_t multiplications = 16;  // in the time of a simple element
                 for_parts(worthwhile_threads(threads, rows * in * out / multiplications), out, 16,
