@@ -22,11 +22,12 @@ struct Known {
 /// The derivative by one of the numbers, times dy.
 using Derivative = std::function<Tensor(const Tensor& dy, const Known& known)>;
 
-Tensor bivariate(const char* name, const Tensor& given_a, const Tensor& given_b, Bivariate::Function function,
-                 const Derivative& by_a, const Derivative& by_b) {
+template <class Op>
+Tensor of_two_numbers(const char* name, const Tensor& given_a, const Tensor& given_b, const Op& operation,
+                      const Derivative& by_a, const Derivative& by_b) {
     const CheckedArgs call(name, {arg::real("the first tensor", given_a), arg::real("the second tensor", given_b)});
     const Tensor a = widened(call[0]), b = widened(call[1]);
-    const Tensor y = apply_one(Bivariate{function}, {a, b}, broadcast_meta(name, a.dtype(), {a, b}));
+    const Tensor y = apply_one(operation, {a, b}, broadcast_meta(name, a.dtype(), {a, b}));
     if (needs_autograd({a, b})) {
         const Origin from_a(a), from_b(b);
         const SavedTensor first(a, name), second(b, name), result(y, name, SavedTensor::Role::output);
@@ -39,6 +40,11 @@ Tensor bivariate(const char* name, const Tensor& given_a, const Tensor& given_b,
                           }));
     }
     return y.to(call[0].dtype());
+}
+
+Tensor bivariate(const char* name, const Tensor& a, const Tensor& b, Bivariate::Function function,
+                 const Derivative& by_a, const Derivative& by_b) {
+    return of_two_numbers(name, a, b, Bivariate{function}, by_a, by_b);
 }
 
 /// a / b rounded down, consistent with the rest of fmod (torch.floor_divide of floats).
@@ -173,6 +179,12 @@ Tensor extremum_of_numbers(const char* name, const Tensor& a, const Tensor& b, B
 }
 
 }  // namespace
+
+Tensor lerp(const Tensor& start, const Tensor& end, double weight) {
+    return of_two_numbers(
+        "lerp", start, end, Lerp{weight}, [=](const Tensor& dy, const Known&) { return dy * (1 - weight); },
+        [=](const Tensor& dy, const Known&) { return dy * weight; });
+}
 
 Tensor fmax(const Tensor& a, const Tensor& b) {
     return extremum_of_numbers("fmax", a, b, Bivariate::Function::fmax, ge);

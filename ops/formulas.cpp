@@ -144,13 +144,6 @@ Tensor xlogy(const Tensor& a, const Tensor& b) {
     });
 }
 
-Tensor lerp(const Tensor& start, const Tensor& end, double weight) {
-    return formula("lerp", start, end, [=](const Tensor& a, const Tensor& b) {
-        // From the nearer end, as in PyTorch: exact at both.
-        return weight < 0.5 ? a + (b - a) * weight : b - (b - a) * (1 - weight);
-    });
-}
-
 Tensor lerp(const Tensor& given_start, const Tensor& given_end, const Tensor& given_weight) {
     const CheckedArgs call(
         "lerp", {arg::real("start", given_start), arg::real("end", given_end), arg::real("weight", given_weight)});

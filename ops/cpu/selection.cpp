@@ -6,6 +6,7 @@
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/report.h"
 #include "lockstep/ops/cpu/strided_rows.h"
 #include "lockstep/ops/internal/bivariate.h"
@@ -77,6 +78,39 @@ std::unique_ptr<Kernel> make_bivariate(const Bivariate& operation, KernelRequest
                     T* y = call.output<T>(0) + at[2];
                     const std::int64_t a_step = walk.steps()[0], b_step = walk.steps()[1];
                     for (std::int64_t i = 0; i < n; ++i) y[i] = operation.value(a[i * a_step], b[i * b_step]);
+                });
+            });
+    });
+}
+
+/// Adjacent elements of the result are computed by loops, in blocks that stay in the first-level cache.
+std::unique_ptr<Kernel> make_lerp(const Lerp& operation, KernelRequest& request) {
+    want_strided(operation, request);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [walk = broadcast_walk<2>(request), threads = request.threads, operation](const KernelArgs& call) {
+                constexpr std::int64_t block = 512;
+                const bool from_a = operation.weight < 0.5;
+                const auto factor = static_cast<T>(from_a ? operation.weight : 1 - operation.weight);
+                for_strided_rows(threads, walk, [&](const auto& at, std::int64_t n) {
+                    const T *a = call.input<T>(0) + at[0], *b = call.input<T>(1) + at[1];
+                    T* y = call.output<T>(0) + at[2];
+                    const std::int64_t a_step = walk.steps()[0], b_step = walk.steps()[1];
+                    if (a_step != 1 || b_step != 1) {
+                        for (std::int64_t i = 0; i < n; ++i) y[i] = operation.value(a[i * a_step], b[i * b_step]);
+                        return;
+                    }
+                    for (std::int64_t i = 0; i < n; i += block) {
+                        const std::int64_t count = std::min(block, n - i);
+                        T between[block];
+                        binary_loops<T, functor::Sub>()[0](b + i, a + i, between, count);
+                        loops<T>().affine(between, between, count, factor, T(-0.0));
+                        if (from_a)
+                            binary_loops<T, functor::Add>()[0](a + i, between, y + i, count);
+                        else
+                            binary_loops<T, functor::Sub>()[0](b + i, between, y + i, count);
+                    }
                 });
             });
     });
@@ -161,6 +195,7 @@ std::unique_ptr<Kernel> make_where(const Where& operation, KernelRequest& reques
 void add_selection_kernels(KernelTable& table) {
     table.add<Compare, make_compare>();
     table.add<Bivariate, make_bivariate>();
+    table.add<Lerp, make_lerp>();
     table.add<IntegerBivariate, make_integer_bivariate>();
     table.add<SpecialFunction, make_special_function>();
     table.add<Where, make_where>();

@@ -26,8 +26,9 @@ struct IsRelated {
     }
 };
 
+template <class Op>
 struct OfTwoNumbers {
-    Bivariate of;
+    Op of;
     template <class T>
     LOCKSTEP_HD_INLINE T operator()(T a, T b) const {
         return of.value(a, b);
@@ -105,15 +106,16 @@ KernelPtr make_compare(const Compare& op, KernelRequest& request) {
     });
 }
 
-KernelPtr make_bivariate(const Bivariate& op, KernelRequest& request) {
+template <class Op>
+KernelPtr make_of_two_numbers(const Op& op, KernelRequest& request) {
     arrange_output(request);
     const TensorMeta &a = request.in[0], &b = request.in[1], &y = request.out[0];
     const Shape strides[] = {y.strides, broadcast_strides(a, y.shape), broadcast_strides(b, y.shape)};
     return visit_float(op.name, a.dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [plan = make_map(y.shape, strides, chunk_elements(sizeof(T))),
-                                          of = OfTwoNumbers{op}](const Queue& queue, const KernelArgs& v) {
-            map<T, T, by_rows>(queue, "bivariate", plan, of, MapOperands<3>{v.out[0], {v.in[0], v.in[1]}});
+                                          of = OfTwoNumbers<Op>{op}](const Queue& queue, const KernelArgs& v) {
+            map<T, T, by_rows>(queue, Op::name, plan, of, MapOperands<3>{v.out[0], {v.in[0], v.in[1]}});
         });
     });
 }
@@ -185,7 +187,8 @@ KernelPtr make_where(const Where&, KernelRequest& request) {
 void add_selection_kernels(KernelTable& table) {
     table.add<Compare, make_compare>();
     table.add_half_types<Compare, make_compare>();
-    table.add<Bivariate, make_bivariate>();
+    table.add<Bivariate, make_of_two_numbers<Bivariate>>();
+    table.add<Lerp, make_of_two_numbers<Lerp>>();
     table.add<IntegerBivariate, make_integer_bivariate>();
     table.add<SpecialFunction, make_special_function>();
     table.add<Where, make_where>();

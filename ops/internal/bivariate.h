@@ -34,6 +34,19 @@ struct Bivariate {
     }
 };
 
+/// in: a, b (as of Bivariate); out: the number at `weight` between a and b, from the nearer end: exact at both
+struct Lerp {
+    static constexpr const char* name = "lerp";
+    static constexpr bool is_elementwise = true;
+    double weight;
+
+    template <class T>
+    LOCKSTEP_HD_INLINE T value(T a, T b) const {
+        const T between = (b - a) * static_cast<T>(weight < 0.5 ? weight : 1 - weight);
+        return weight < 0.5 ? a + between : b - between;
+    }
+};
+
 /// in: a, b (i64, broadcast together, any strides); out: y. Numbers wrap around. A divisor of 0 is reported in the
 /// status word (StatusCode::division_by_zero, with its row).
 struct IntegerBivariate {

@@ -136,6 +136,9 @@ void add_of_several_tensors(Table& table) {
         "torch.lerp(a, b, 0.3)", {any, column}, [](const Tensor& a, const Tensor& b) { return lerp(a, b, 0.3); },
         [](double a, double b) { return a + 0.3 * (b - a); });
     pair(
+        "torch.lerp(a, b, 0.9)", {any, any}, [](const Tensor& a, const Tensor& b) { return lerp(a, b, 0.9); },
+        [](double a, double b) { return a + 0.9 * (b - a); });
+    pair(
         "torch.lerp(a, b, 0.9)", {any, row}, [](const Tensor& a, const Tensor& b) { return lerp(a, b, 0.9); },
         [](double a, double b) { return a + 0.9 * (b - a); });
     const auto triple = [&](const char* torch, const std::vector<Input>& inputs,
