@@ -7,9 +7,11 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
 #include "lockstep/ops/internal/integer_functions.h"
+#include "lockstep/ops/internal/selection_operations.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/operands.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -66,12 +68,14 @@ Tensor extreme_value(const char* name, const Tensor& given, const Dims& dims, bo
     const CheckedArgs call(name, {arg::any("the tensor", given)});
     const Tensor& x = call[0];
     const std::vector<int> over = listed(name, x, dims);
-    Tensor y = x.detach();
+    Tensor y = is_floating(x.dtype()) ? x.detach() : x.to(DType::i64);
     for (const int dim : over) {
         require_elements(name, y, dim);
-        y = gather(y, dim, position(y, dim, smallest));
+        Shape shape = y.shape();
+        shape[dim] = 1;
+        y = apply_one(Extreme{dim, smallest}, {y}, shaped(y, shape, y.is_batch() && dim != 0));
     }
-    if (over.empty()) y = y.clone();
+    y = over.empty() ? x.detach().clone() : y.to(x.dtype());
     if (needs_autograd({x})) {
         // Equal extremes share the gradient. Their number may exceed what 16 bits count.
         const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;

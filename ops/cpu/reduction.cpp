@@ -1,4 +1,4 @@
-// Sum and ArgMax.
+// Sum, ArgMax and Extreme.
 #include <algorithm>
 #include <type_traits>
 
@@ -8,6 +8,8 @@
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/strided.h"
+#include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/selection_operations.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
@@ -259,11 +261,83 @@ std::unique_ptr<Kernel> make_argmax(const ArgMax& operation, KernelRequest& requ
     }
 }
 
+// ---- largest and smallest elements ------------------------------------------------------------------------------
+
+/// F of both, element by element; y may be a.
+template <class F, class T>
+void combine(const T* a, const T* b, T* y, std::int64_t n) {
+    if constexpr (std::is_floating_point_v<T>)
+        binary_loops<T, F>()[0](a, b, y, n);
+    else
+        for (std::int64_t i = 0; i < n; ++i) y[i] = F().value(a[i], b[i]);
+}
+
+/// F of `n` adjacent elements.
+template <class F, class T>
+T extreme_of_run(const T* x, std::int64_t n) {
+    constexpr bool smallest = std::is_same_v<F, functor::Minimum>;
+    if constexpr (!std::is_floating_point_v<T>) {
+        T best = x[0];
+        for (std::int64_t i = 1; i < n; ++i) best = F().value(best, x[i]);
+        return best;
+    } else if constexpr (!smallest) {
+        return x[loops<T>().argmax(x, n)];
+    } else {
+        constexpr std::int64_t block = 1024;
+        T negative[block], best = x[0];
+        for (std::int64_t i = 0; i < n; i += block) {
+            const std::int64_t count = std::min(block, n - i);
+            run_unary(functor::Neg(), x + i, negative, count);
+            best = F().value(best, x[i + loops<T>().argmax(negative, count)]);
+        }
+        return best;
+    }
+}
+
+/// x (outer, size, inner): runs if `inner` is 1, otherwise blocks of columns.
+template <class F, class T>
+std::unique_ptr<Kernel> make_extreme_of(int dim, const KernelRequest& request) {
+    return make_kernel([lines = Lines(request.in[0].shape, dim), threads = request.threads](const KernelArgs& call) {
+        constexpr std::int64_t columns = 1024;
+        const std::int64_t inner = lines.inner, size = lines.size;
+        if (lines.count() == 0) return;
+        const std::int64_t blocks = ceil_div(inner, columns), work = size * std::min(inner, columns);
+        for_parts(worthwhile_threads(threads, lines.count() * size), lines.outer * blocks,
+                  std::max<std::int64_t>(1, element_grain / work), [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t part = begin; part < end; ++part) {
+                          const std::int64_t outer = part / blocks, column = part % blocks * columns;
+                          const T* const x = call.input<T>(0) + outer * size * inner + column;
+                          T* const y = call.output<T>(0) + outer * inner + column;
+                          if (inner == 1) {
+                              *y = extreme_of_run<F>(x, size);
+                              continue;
+                          }
+                          const std::int64_t count = std::min(columns, inner - column);
+                          std::copy_n(x, count, y);
+                          for (std::int64_t k = 1; k < size; ++k) combine<F>(y, x + k * inner, y, count);
+                      }
+                  });
+    });
+}
+
+std::unique_ptr<Kernel> make_extreme(const Extreme& operation, KernelRequest& request) {
+    request.want_contiguous(0);
+    require_contiguous_output(operation, request, 0);
+    const auto make = [&](auto zero) {
+        using T = decltype(zero);
+        return operation.smallest ? make_extreme_of<functor::Minimum, T>(operation.dim, request)
+                                  : make_extreme_of<functor::Maximum, T>(operation.dim, request);
+    };
+    const DType dtype = request.in[0].dtype;
+    return dtype == DType::i64 ? make(std::int64_t{}) : for_floating(operation, dtype, make);
+}
+
 }  // namespace
 
 void add_reduction_kernels(KernelTable& table) {
     table.add<Sum, make_sum>();
     table.add<ArgMax, make_argmax>();
+    table.add<Extreme, make_extreme>();
 }
 
 }  // namespace lockstep::cpu

@@ -1,4 +1,4 @@
-// Sums and the largest element.
+// Sums, and the largest and smallest elements.
 #include "lockstep/ops/cuda/batch.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
@@ -10,6 +10,7 @@
 #include "lockstep/ops/cuda/split.h"
 #include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/nn_operations.h"
+#include "lockstep/ops/internal/selection_operations.h"
 #include "lockstep/ops/internal/tensor_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
@@ -207,6 +208,45 @@ struct FindLargest {
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& best) const { y[kept(output).of[1]] = best.where; }
 };
 
+/// The largest element, or the smallest; NaN if there is one.
+template <class Stored, int width>
+struct FindExtreme {
+    using Plans = std::conditional_t<width == 1, AnyPlan, NoColumns>;
+    static constexpr int at_once = sizeof(Stored) * width < 16 ? 8 : 4;  // loads in flight
+    using T = UpcastType<Stored>;
+    struct Value {
+        T best;
+        int count;  // 0 before the first element
+    };
+    StridedIndex<2> kept;  // x, y
+    std::int64_t stride;   // from a pack to the next, in packs
+    PackedInput<Stored, width> x;
+    Stored* y;
+    bool smallest;
+
+    LOCKSTEP_HD_INLINE Value zero() const { return {T(0), 0}; }
+    LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
+                                    std::int64_t step) const {
+        const PackedInput<Stored, width> from{x.data + kept(output).of[0], x.aligned};
+        for_loaded<at_once>(
+            first, end, step, [&](std::int64_t k) { return from.load(k * stride); },
+            [&](const Pack<Stored, width>& pack, std::int64_t) {
+                LOCKSTEP_UNROLL
+                for (int j = 0; j < width; ++j) join(value, {upcast(pack.of[j]), 1});
+            });
+    }
+    LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const {
+        if (other.count == 0) return;
+        value.best = value.count == 0 ? other.best
+                     : smallest       ? functor::Minimum().value(value.best, other.best)
+                                      : functor::Maximum().value(value.best, other.best);
+        value.count = 1;
+    }
+    LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
+        y[kept(output).of[1]] = CastTo<Stored>::from(value.best);
+    }
+};
+
 KernelPtr make_sum(const Sum& op, KernelRequest& request) {
     switch (request.in[0].dtype) {
         case DType::f32: return sum_kernel<float>(op, request);
@@ -252,36 +292,71 @@ KernelPtr make_half_squared_error_forward(const SquaredErrorForward& op, KernelR
     return alike ? make_squared_error_forward(op, request) : nullptr;
 }
 
-KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
+/// Kernel of a reduction of x along one dimension. `make_kernel(walk of the outputs, width, stride of packs, plan)`:
+/// the kernel for packs of `width` elements of type T.
+template <class T, class Make>
+KernelPtr make_along(const KernelRequest& request, int dim, const Make& make) {
     const TensorMeta& x = request.in[0];
-    const Split split = split_dims(x, 1u << op.dim);
+    const Split split = split_dims(x, 1u << dim);
     Shape y_strides;
     for (int d = 0; d < x.shape.dims(); ++d)
-        if (d != op.dim) y_strides.push_back(request.out[0].strides[d]);
+        if (d != dim) y_strides.push_back(request.out[0].strides[d]);
     const Walk kept = make_walk(split.kept, {split.kept_strides, y_strides}, Order::memory);
-    const auto make = [&](auto zero) {
-        using T = decltype(zero);
-        const auto made = [&](auto width, std::int64_t stride) {
-            constexpr int wide = decltype(width)::value;
-            using Find = FindLargest<T, wide>;
-            const ReducePlan plan =
-                ReducePlan::make(split.kept.numel(), split.reduced.numel() / wide, wide == 1 && split.across, wide);
-            return make_cuda_kernel(
-                request,
-                [index = strided_index<2>(kept), plan, stride](const Queue& queue, const KernelArgs& v) {
-                    reduce(queue, "argmax", plan,
-                           Find{index, stride, packed_input<wide>(v.input<T>(0)), v.output<std::int64_t>(0)},
-                           v.scratch);
-                },
-                plan.template scratch_bytes<Find>());
-        };
-        constexpr int wide = widest<T>;
-        Walk reduced = make_walk(split.reduced, {split.reduced_strides}, Order::memory);
-        return !split.across && make_packs(reduced, 1, kept, wide)
-                   ? made(std::integral_constant<int, wide>(), 1)
-                   : made(std::integral_constant<int, 1>(), x.strides[op.dim]);
+    const auto made = [&](auto width, std::int64_t stride) {
+        constexpr int wide = decltype(width)::value;
+        const ReducePlan plan =
+            ReducePlan::make(split.kept.numel(), split.reduced.numel() / wide, wide == 1 && split.across, wide);
+        return make(width, strided_index<2>(kept), stride, plan);
     };
-    return x.dtype == DType::i64 ? make(std::int64_t{}) : visit_any_float(op.name, x.dtype, make);
+    constexpr int wide = widest<T>;
+    Walk reduced = make_walk(split.reduced, {split.reduced_strides}, Order::memory);
+    return !split.across && make_packs(reduced, 1, kept, wide)
+               ? made(std::integral_constant<int, wide>(), std::int64_t{1})
+               : made(std::integral_constant<int, 1>(), x.strides[dim]);
+}
+
+/// Calls visit for floats and i64.
+template <class Visit>
+KernelPtr visit_ordered(const char* name, DType dtype, const Visit& visit) {
+    return dtype == DType::i64 ? visit(std::int64_t{}) : visit_any_float(name, dtype, visit);
+}
+
+KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
+    return visit_ordered(op.name, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_along<T>(
+            request, op.dim, [&](auto width, const auto& index, std::int64_t stride, const ReducePlan& plan) {
+                constexpr int wide = decltype(width)::value;
+                using Find = FindLargest<T, wide>;
+                return make_cuda_kernel(
+                    request,
+                    [index, plan, stride](const Queue& queue, const KernelArgs& v) {
+                        reduce(queue, "argmax", plan,
+                               Find{index, stride, packed_input<wide>(v.input<T>(0)), v.output<std::int64_t>(0)},
+                               v.scratch);
+                    },
+                    plan.template scratch_bytes<Find>());
+            });
+    });
+}
+
+KernelPtr make_extreme(const Extreme& op, KernelRequest& request) {
+    return visit_ordered(op.name, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_along<T>(
+            request, op.dim, [&](auto width, const auto& index, std::int64_t stride, const ReducePlan& plan) {
+                constexpr int wide = decltype(width)::value;
+                using Find = FindExtreme<T, wide>;
+                return make_cuda_kernel(
+                    request,
+                    [index, plan, stride, smallest = op.smallest](const Queue& queue, const KernelArgs& v) {
+                        reduce(queue, "extreme", plan,
+                               Find{index, stride, packed_input<wide>(v.input<T>(0)), v.output<T>(0), smallest},
+                               v.scratch);
+                    },
+                    plan.template scratch_bytes<Find>());
+            });
+    });
 }
 
 }  // namespace
@@ -289,9 +364,11 @@ KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
 void add_reduction_kernels(KernelTable& table) {
     table.add<Sum, make_sum>();
     table.add<ArgMax, make_argmax>();
+    table.add<Extreme, make_extreme>();
     table.add<SquaredErrorForward, make_squared_error_forward>();
     table.add_half_types<Sum, make_for_one_dtype<Sum, make_sum>>();
     table.add_half_types<ArgMax, make_argmax>();
+    table.add_half_types<Extreme, make_extreme>();
     table.add_half_types<SquaredErrorForward, make_half_squared_error_forward>();
 }
 

@@ -34,4 +34,11 @@ struct Where {
     static constexpr bool is_elementwise = true;
 };
 
+/// in: x, not empty along `dim`; out: the largest or smallest element along it, kept with size 1; NaN if there is one
+struct Extreme {
+    static constexpr const char* name = "extreme";
+    int dim;
+    bool smallest;
+};
+
 }  // namespace lockstep

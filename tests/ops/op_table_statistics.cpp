@@ -156,6 +156,8 @@ void add_statistics(Table& table) {
     add("torch.amax(a, (0, 2))", {3, 4, 5}, {0, 2}, {4}, largest, [](const Tensor& x) { return amax(x, {0, 2}); });
     add("torch.amax(a, (-1,), keepdim=True)", {2, 16, 3, 5}, {3}, {2, 16, 3, 1}, largest,
         [](const Tensor& x) { return amax(x, -1, true); });
+    add(
+        "torch.amax(a, 1)", {3, 301}, {1}, {3}, largest, [](const Tensor& x) { return amax(x, 1); }, false);
     add("torch.amin(a, ())", {4, 6}, {0, 1}, {}, smallest, [](const Tensor& x) { return amin(x); });
     const auto add_of_integers = [&](const std::string& torch, const Sizes& shape, const std::vector<std::size_t>& dims,
                                      const Sizes& result, const std::function<double(const Numbers&)>& of,

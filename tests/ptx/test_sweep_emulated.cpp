@@ -160,6 +160,8 @@ std::vector<Case> reductions(std::int64_t rows, std::int64_t columns) {
     add("sum of columns", {x}, [](const auto& in) { return sum(in[0], 0); });
     add("mean", {x}, [](const auto& in) { return mean(in[0]); });
     add("argmax", {x}, [](const auto& in) { return argmax(in[0], 1); });
+    add("amax of rows", {x}, [](const auto& in) { return amax(in[0], 1); });
+    add("amin of columns", {x}, [](const auto& in) { return amin(in[0], 0); });
     add("softmax", {x}, [](const auto& in) { return softmax(in[0], 1); });
     add("softmax of columns", {x}, [](const auto& in) { return softmax(in[0], 0); });
     // Columns of 32 elements are reduced by one thread in two parts; the others share code with softmax.
@@ -314,6 +316,7 @@ TEST_CASE("the largest of integers, by threads, warps and blocks, in parts") {
         for (const int dim : {0, 1}) {
             const Input x{shape, Values::classes, false, 1000};
             check({"argmax", {x}, [dim](const auto& in) { return argmax(in[0], dim); }}, DType::i64, 0);
+            check({"amax", {x}, [dim](const auto& in) { return amax(in[0], dim); }}, DType::i64, 0);
         }
 }
 
@@ -321,6 +324,8 @@ TEST_CASE("powers of tensors in other orders of memory") {
     for (const DType dtype : {DType::f32, DType::f64}) {
         const Input x{{6, 5}, Values::positive, false}, y{{5, 6}, Values::any, false};
         check({"pow", {x, y}, [](const auto& in) { return pow(in[0].transpose(0, 1), in[1]); }}, dtype, f32_bound * 10);
+        check({"lerp", {x, y}, [](const auto& in) { return lerp(in[0].transpose(0, 1), in[1], 0.3); }}, dtype,
+              f32_bound);
     }
 }
 
@@ -332,6 +337,10 @@ TEST_CASE("special functions and quotients of integers in every order of memory"
             check({"digamma", {x}, [](const auto& in) { return digamma(in[0]); }}, dtype, f32_bound * 10);
             check({"lgamma of columns", {x}, [](const auto& in) { return lgamma(in[0].slice(1, 1)); }}, dtype,
                   f32_bound * 10);
+            check({"lerp of a row",
+                   {x, {{columns}, Values::any, false}},
+                   [](const auto& in) { return lerp(in[0], in[1], 0.3); }},
+                  dtype, f32_bound);
             check({"erfinv of a row",
                    {x},
                    [](const auto& in) {
