@@ -4,8 +4,11 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/gate_operations.h"
 #include "lockstep/ops/internal/piecewise.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -64,13 +67,29 @@ Tensor prelu(const Tensor& given_x, const Tensor& given_weight) {
 
 Tensor glu(const Tensor& given, int dim) {
     const CheckedArgs call("glu", {arg::floating("the tensor", given)});
-    const Tensor x = widened(call[0]);
+    const Tensor& x = call[0];
     const int along = wrap_dim(dim, x.dims(), "glu");
     if (x.size(along) % 2 != 0)
         throw InvalidArgument(
             fmt::format("glu: dimension {} of {} has an odd size; expected two halves", along, x.shape().str()));
     const std::int64_t half = x.size(along) / 2;
-    return (x.slice(along, 0, half) * sigmoid(x.slice(along, half, 2 * half))).to(call[0].dtype());
+    Shape shape = x.shape();
+    shape[along] = half;
+    const Tensor y = apply_one(Glu{along}, {x}, shaped(x, shape, x.is_batch() && along != 0));
+    if (needs_autograd({x}))
+        add_autograd_node("glu", {x}, {y},
+                          BackwardFunction::composed([along, half, input = SavedTensor(x, "glu"),
+                                                      dx = like(x)](const auto& gradients) {
+                              const Tensor dy = gradients[0], all = input.get();
+                              if (!grad_enabled())
+                                  return std::vector<Tensor>{apply_one(GluBackward{along}, {dy, all}, dx)};
+                              const Tensor wide = widened(all), scaled = widened(dy),
+                                           gate = sigmoid(wide.slice(along, half, 2 * half));
+                              const Tensor both = cat(
+                                  {scaled * gate, scaled * wide.slice(along, 0, half) * ((1.0 - gate) * gate)}, along);
+                              return std::vector<Tensor>{tagged(both.to(dy.dtype()), dx.batch)};
+                          }));
+    return y;
 }
 
 Tensor normalize(const Tensor& given, double p, int dim, double eps) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checked_args.h"
+#include "lockstep/ops/internal/gate_operations.h"
 #include "lockstep/ops/internal/initial_values.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/trace.h"
@@ -15,27 +16,26 @@ namespace lockstep {
 
 namespace {
 
-detail::CellState lstm_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
-    const Tensor gates = linear(x, w.weight_ih, w.bias_ih) + linear(before.hidden, w.weight_hh, w.bias_hh);
-    const std::vector<Tensor> part = chunk(gates, 4, 1);
-    const Tensor cell = sigmoid(part[1]) * before.cell + sigmoid(part[0]) * tanh(part[2]);
-    return {sigmoid(part[3]) * tanh(cell), cell};
+/// The product of a cell and its input, (..., features): in a layer, of all positions at once.
+Tensor of_inputs(const detail::CellParameters& w, const Tensor& x) { return linear(x, w.weight_ih, w.bias_ih); }
+
+// Steps from the result of of_inputs() for a position, and the state before it.
+
+detail::CellState lstm_step(const detail::CellParameters& w, const Tensor& of_input, const detail::CellState& before) {
+    const CellStep after = lstm_cell(of_input, linear(before.hidden, w.weight_hh, w.bias_hh), before.cell);
+    return {after.hidden, after.cell};
 }
 
-detail::CellState gru_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
-    const std::vector<Tensor> of_input = chunk(linear(x, w.weight_ih, w.bias_ih), 3, 1);
-    const std::vector<Tensor> of_state = chunk(linear(before.hidden, w.weight_hh, w.bias_hh), 3, 1);
-    const Tensor reset = sigmoid(of_input[0] + of_state[0]), update = sigmoid(of_input[1] + of_state[1]);
-    const Tensor next = tanh(of_input[2] + reset * of_state[2]);
-    return {next + update * (before.hidden - next), {}};
+detail::CellState gru_step(const detail::CellParameters& w, const Tensor& of_input, const detail::CellState& before) {
+    return {gru_cell(of_input, linear(before.hidden, w.weight_hh, w.bias_hh), before.hidden).hidden, {}};
 }
 
-detail::CellState tanh_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
-    return {tanh(linear(x, w.weight_ih, w.bias_ih) + linear(before.hidden, w.weight_hh, w.bias_hh)), {}};
+detail::CellState tanh_step(const detail::CellParameters& w, const Tensor& of_input, const detail::CellState& before) {
+    return {tanh(of_input + linear(before.hidden, w.weight_hh, w.bias_hh)), {}};
 }
 
-detail::CellState relu_step(const detail::CellParameters& w, const Tensor& x, const detail::CellState& before) {
-    return {relu(linear(x, w.weight_ih, w.bias_ih) + linear(before.hidden, w.weight_hh, w.bias_hh)), {}};
+detail::CellState relu_step(const detail::CellParameters& w, const Tensor& of_input, const detail::CellState& before) {
+    return {relu(of_input + linear(before.hidden, w.weight_hh, w.bias_hh)), {}};
 }
 
 /// An initial state of this shape: `given`, or zeros.
@@ -130,17 +130,18 @@ RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const PaddedSequenc
     const auto kept = [&](std::size_t t, const Tensor& after, const Tensor& before) {
         return rows == nullptr ? after : where(rows->present_[t], after, before.to(after.dtype()));
     };
-    std::vector<Tensor> inputs(length), last_hidden, last_cell;
-    for (std::size_t t = 0; t < length; ++t) inputs[t] = x.select(1, static_cast<std::int64_t>(t));
+    std::vector<Tensor> last_hidden, last_cell;
+    Tensor inputs = x;  // (N, L, features), of the next layer
     for (int index = 0; index < structure_.num_layers; ++index) {
         std::vector<Tensor> outputs(length);
         for (int direction = 0; direction < directions; ++direction) {
             const int number = index * directions + direction;
             const detail::CellParameters w = cell(number);
+            const Tensor all = of_inputs(w, inputs);
             detail::CellState state{hidden.select(1, number), has_cell ? cells_before.select(1, number) : Tensor()};
             for (std::size_t i = 0; i < length; ++i) {
                 const std::size_t t = direction == 0 ? i : length - 1 - i;
-                const detail::CellState after = step(w, inputs[t], state);
+                const detail::CellState after = step(w, all.select(1, static_cast<std::int64_t>(t)), state);
                 state.hidden = kept(t, after.hidden, state.hidden);
                 if (has_cell) state.cell = kept(t, after.cell, state.cell);
                 outputs[t] = direction == 0 ? state.hidden : cat({outputs[t], state.hidden}, 1);
@@ -148,12 +149,11 @@ RecurrentLayer::Run RecurrentLayer::run(const Tensor& given, const PaddedSequenc
             last_hidden.push_back(state.hidden);
             last_cell.push_back(state.cell);
         }
-        inputs = outputs;
         if (index + 1 < structure_.num_layers && dropout > 0)
-            for (Tensor& input : inputs) input = lockstep::dropout(input, dropout, training);
+            for (Tensor& output : outputs) output = lockstep::dropout(output, dropout, training);
+        inputs = stack(outputs, 1);
     }
-    const Tensor output = stack(inputs, 1);
-    return {rows == nullptr ? output : where(rows->mask_, output, 0), stack(last_hidden, 1),
+    return {rows == nullptr ? inputs : where(rows->mask_, inputs, 0), stack(last_hidden, 1),
             has_cell ? stack(last_cell, 1) : Tensor()};
 }
 
@@ -228,18 +228,21 @@ std::vector<Tensor> RecurrentCell::operands(const Tensor& given, const Tensor& h
 
 LstmState LSTMCell::forward(const Tensor& x, const LstmState& before) const {
     const std::vector<Tensor> in = operands(x, before.h, before.c, true);
-    const detail::CellState after = lstm_step(parameters(), in[0], {in[1], in[2]});
+    const detail::CellParameters w = parameters();
+    const detail::CellState after = lstm_step(w, of_inputs(w, in[0]), {in[1], in[2]});
     return {after.hidden, after.cell};
 }
 
 Tensor GRUCell::forward(const Tensor& x, const Tensor& before) const {
     const std::vector<Tensor> in = operands(x, before, {}, false);
-    return gru_step(parameters(), in[0], {in[1], {}}).hidden;
+    const detail::CellParameters w = parameters();
+    return gru_step(w, of_inputs(w, in[0]), {in[1], {}}).hidden;
 }
 
 Tensor RNNCell::forward(const Tensor& x, const Tensor& before) const {
     const std::vector<Tensor> in = operands(x, before, {}, false);
-    return (nonlinearity == Nonlinearity::tanh ? tanh_step : relu_step)(parameters(), in[0], {in[1], {}}).hidden;
+    const detail::CellParameters w = parameters();
+    return (nonlinearity == Nonlinearity::tanh ? tanh_step : relu_step)(w, of_inputs(w, in[0]), {in[1], {}}).hidden;
 }
 
 }  // namespace lockstep

@@ -77,7 +77,7 @@ protected:
     RecurrentLayer(const char* layer, int gates, std::int64_t input_size, std::int64_t hidden_size,
                    const RecurrentOptions& options);
 
-    using Step = detail::CellState (*)(const detail::CellParameters& parameters, const Tensor& x,
+    using Step = detail::CellState (*)(const detail::CellParameters& parameters, const Tensor& of_input,
                                        const detail::CellState& before);
     /// Outputs (N, L, ...), and states after the last step.
     struct Run {

@@ -33,6 +33,7 @@ void register_cpu_kernels(KernelTable& table) {
     cpu::add_update_kernels(table);
     cpu::add_random_kernels(table);
     cpu::add_gradient_kernels(table);
+    cpu::add_gate_kernels(table);
     cpu::add_step_kernels(table);
 }
 

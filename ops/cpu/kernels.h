@@ -36,6 +36,7 @@ void add_shard_row_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);
+void add_gate_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
 
 template <class Op>

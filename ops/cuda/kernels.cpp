@@ -30,6 +30,7 @@ void lockstep_cuda_kernels(KernelTable& table) {
     cuda::add_layer_state_kernels(table);
     cuda::add_optimizer_kernels(table);
     cuda::add_gradient_kernels(table);
+    cuda::add_gate_kernels(table);
     cuda::add_step_kernels(table);
     cuda::add_linear_kernels(table);
     cuda::add_attention_kernels(table);

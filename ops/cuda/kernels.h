@@ -32,6 +32,7 @@ void add_update_kernels(KernelTable& table);
 void add_layer_state_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);
+void add_gate_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
 void add_linear_kernels(KernelTable& table);
 void add_attention_kernels(KernelTable& table);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/gate_operations.h"
 #include "lockstep/tests/ops/function_op.h"
 
 namespace lockstep::test {
@@ -59,16 +60,76 @@ void add_activations(Table& table) {
     const auto run_prelu = [](const auto& in) { return prelu(in[0], in[1]); };
     add_function(table, "F.prelu(a, b)", {{{3, 4, 5}}, {{4}}}, run_prelu, prelu_of);
     add_function(table, "F.prelu(a, b)", {{{3, 6}}, {{1}}}, run_prelu, prelu_of);
-    add_function(
-        table, "F.glu(a, 1)", {{{3, 8, 2}}}, [](const auto& in) { return glu(in[0], 1); },
-        [](const std::vector<Array>& in) {
-            Array y(Sizes{3, 4, 2});
-            for (std::ptrdiff_t i = 0; i < y.size(); ++i) {
-                const std::ptrdiff_t first = i / 8 * 16 + i % 8;
-                y[i] = in[0][first] * sigmoid_of(in[0][first + 8]);
-            }
-            return y;
+    for (const Sizes& shape : {Sizes{3, 8, 2}, Sizes{1, 520}})
+        add_function(
+            table, "F.glu(a, 1)", {{shape}}, [](const auto& in) { return glu(in[0], 1); },
+            [](const std::vector<Array>& in) {
+                Sizes halves = in[0].shape;
+                halves[1] /= 2;
+                Array y(halves);
+                const std::ptrdiff_t half = y.size() / halves[0];
+                for (std::ptrdiff_t i = 0; i < y.size(); ++i) {
+                    const std::ptrdiff_t first = i / half * 2 * half + i % half;
+                    y[i] = in[0][first] * sigmoid_of(in[0][first + half]);
+                }
+                return y;
+            });
+}
+
+/// Products of the input or the state for each gate of one element.
+using OfGates = std::vector<double>;
+
+double lstm_cell_of(const OfGates& x, const OfGates& h, double before) {
+    return sigmoid_of(x[1] + h[1]) * before + sigmoid_of(x[0] + h[0]) * std::tanh(x[2] + h[2]);
+}
+double lstm_hidden_of(const OfGates& x, const OfGates& h, double before) {
+    return sigmoid_of(x[3] + h[3]) * std::tanh(lstm_cell_of(x, h, before));
+}
+double gru_hidden_of(const OfGates& x, const OfGates& h, double before) {
+    const double made = std::tanh(x[2] + sigmoid_of(x[0] + h[0]) * h[2]), update = sigmoid_of(x[1] + h[1]);
+    return (1 - update) * made + update * before;
+}
+
+/// Steps of recurrent layers from the products of input and state, (3, gates * 5) each, and a state (3, 5).
+void add_recurrent_cells(Table& table) {
+    const auto add = [&table](std::string torch, std::ptrdiff_t gates, Tensor (*run)(const std::vector<Tensor>&),
+                              double (*exact)(const OfGates& of_x, const OfGates& of_state, double before)) {
+        add_function(table, std::move(torch), {{{3, 5 * gates}}, {{3, 5 * gates}}, {{3, 5}}}, run,
+                     [gates, exact](const std::vector<Array>& in) {
+                         Array y(Sizes{3, 5});
+                         for (std::ptrdiff_t i = 0; i < y.size(); ++i) {
+                             OfGates of_x, of_state;
+                             for (std::ptrdiff_t gate = 0; gate < gates; ++gate) {
+                                 const std::ptrdiff_t at = (i / 5 * gates + gate) * 5 + i % 5;
+                                 of_x.push_back(in[0][at]);
+                                 of_state.push_back(in[1][at]);
+                             }
+                             y[i] = exact(of_x, of_state, in[2][i]);
+                         }
+                         return y;
+                     })
+            .batch_inputs = {true, true, true};
+    };
+    const std::string cell =
+        "(torch.sigmoid((a + b)[:, 5:10]) * c + torch.sigmoid((a + b)[:, :5]) * torch.tanh((a + b)[:, 10:15]))";
+    const std::string hidden = "torch.sigmoid((a + b)[:, 15:]) * torch.tanh(" + cell + ")";
+    add(
+        cell, 4, [](const std::vector<Tensor>& in) { return lstm_cell(in[0], in[1], in[2]).cell; }, lstm_cell_of);
+    add(
+        hidden, 4, [](const std::vector<Tensor>& in) { return lstm_cell(in[0], in[1], in[2]).hidden; }, lstm_hidden_of);
+    add(
+        cell + " - " + hidden, 4,
+        [](const std::vector<Tensor>& in) {
+            const CellStep after = lstm_cell(in[0], in[1], in[2]);
+            return after.cell - after.hidden;
+        },
+        [](const OfGates& x, const OfGates& h, double before) {
+            return lstm_cell_of(x, h, before) - lstm_hidden_of(x, h, before);
         });
+    const std::string next = "torch.tanh(a[:, 10:] + torch.sigmoid((a + b)[:, :5]) * b[:, 10:])";
+    add(
+        "torch.lerp(" + next + ", c, torch.sigmoid((a + b)[:, 5:10]))", 3,
+        [](const std::vector<Tensor>& in) { return gru_cell(in[0], in[1], in[2]).hidden; }, gru_hidden_of);
 }
 
 /// Normalises runs of `size` adjacent numbers.
@@ -356,6 +417,7 @@ void add_more_pooling(Table& table) {
 
 void add_activation_functions(Table& table) {
     add_activations(table);
+    add_recurrent_cells(table);
     add_normalizations(table);
     add_average_pooling(table);
     add_sequences(table);

@@ -1,9 +1,12 @@
 // Recurrent and transformer layers against loops in double precision, their gradients against finite differences.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/ops/internal/gate_operations.h"
 #include "lockstep/ops/recurrent.h"
 #include "lockstep/ops/transformer.h"
 #include "lockstep/runtime/error.h"
@@ -412,6 +415,65 @@ TEST_CASE("LSTMCell and GRUCell are the steps of LSTM and GRU") {
     refused([&] { cell(Tensor::ones({2, 3}), {Tensor::ones({2, 5}), {}}); }, "LSTMCell: h has shape (2, 5)");
     refused([&] { GRUCell(0, 4); }, "GRUCell: invalid input_size (0)");
     refused([&] { GRUCell(3, -1); }, "GRUCell: invalid hidden_size (-1)");
+}
+
+TEST_CASE("steps of wide cells have the values and gradients of each element") {
+    // Wider than the blocks of the CPU's kernels; `exact` has products of input and state for each gate, then the
+    // state.
+    constexpr std::int64_t rows = 2, size = 600;
+    const auto check = [](std::int64_t gates, const std::function<Tensor(const std::vector<Tensor>&)>& run,
+                          const std::function<double(const Row&)>& exact) {
+        std::vector<Tensor> in;
+        for (const std::int64_t columns : {gates * size, gates * size, size})
+            in.push_back(Tensor::randn({rows, columns}).requires_grad_());
+        const Tensor y = run(in);
+        sum(y).backward();
+        std::vector<Row> values, gradients;
+        for (const Tensor& each : in) {
+            values.push_back(to_array(each).v);
+            gradients.push_back(to_array(each.grad()).v);
+        }
+        const Row found = to_array(y).v;
+        double worst = 0, worst_gradient = 0;
+        for (std::int64_t i = 0; i < rows * size; ++i) {
+            // Places of the element's arguments: input, and number in it.
+            std::vector<std::pair<std::size_t, std::size_t>> places;
+            for (const std::size_t input : {0, 1})
+                for (std::int64_t gate = 0; gate < gates; ++gate)
+                    places.emplace_back(input, static_cast<std::size_t>((i / size * gates + gate) * size + i % size));
+            places.emplace_back(2, static_cast<std::size_t>(i));
+            Row arguments;
+            for (const auto& [input, at] : places) arguments.push_back(values[input][at]);
+            worst = std::max(worst, std::abs(found[static_cast<std::size_t>(i)] - exact(arguments)));
+            for (std::size_t k = 0; k < places.size(); ++k) {
+                Row above = arguments, below = arguments;
+                above[k] += 1e-5;
+                below[k] -= 1e-5;
+                const double slope = (exact(above) - exact(below)) / 2e-5;
+                worst_gradient =
+                    std::max(worst_gradient, std::abs(gradients[places[k].first][places[k].second] - slope));
+            }
+        }
+        CHECK(worst < 2e-6);
+        CHECK(worst_gradient < 2e-6);
+    };
+    manual_seed(39);
+    check(
+        4,
+        [](const std::vector<Tensor>& in) {
+            const CellStep after = lstm_cell(in[0], in[1], in[2]);
+            return after.hidden + after.cell;
+        },
+        [](const Row& a) {
+            const double cell = sigmoid_of(a[1] + a[5]) * a[8] + sigmoid_of(a[0] + a[4]) * std::tanh(a[2] + a[6]);
+            return sigmoid_of(a[3] + a[7]) * std::tanh(cell) + cell;
+        });
+    check(
+        3, [](const std::vector<Tensor>& in) { return gru_cell(in[0], in[1], in[2]).hidden; },
+        [](const Row& a) {
+            const double update = sigmoid_of(a[1] + a[4]), made = std::tanh(a[2] + sigmoid_of(a[0] + a[3]) * a[5]);
+            return (1 - update) * made + update * a[6];
+        });
 }
 
 TEST_CASE("TransformerEncoder applies copies of its layer, then its norm") {
