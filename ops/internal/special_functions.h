@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "lockstep/ops/internal/angles.h"
 #include "lockstep/runtime/host_device.h"
 
 namespace lockstep {
@@ -38,7 +39,7 @@ LOCKSTEP_HD_INLINE T digamma(T x) {
     if (x < T(0)) {
         const T fraction = x - std::trunc(x);
         if (fraction == T(0)) return std::numeric_limits<T>::quiet_NaN();
-        sum = T(-M_PI) / std::tan(T(M_PI) * fraction);
+        sum = T(-M_PI) / angles::tan(T(M_PI) * fraction);
         x = T(1) - x;
     }
     for (; x < T(10); x += T(1)) sum -= T(1) / x;
@@ -76,36 +77,22 @@ LOCKSTEP_HD_INLINE T hurwitz_zeta(int s, T x) {
 /// The highest derivative of digamma. Factorials up to here are numbers of f32.
 constexpr int most_derivatives = 30;
 
-/// The derivative of cot(pi x) of this order. Derivatives are polynomials of c = cot(pi x): P' = -pi (1 + c^2) dP/dc.
-template <class T>
-LOCKSTEP_HD_INLINE T cotangent_derivative(int order, T x) {
-    T coefficients[most_derivatives + 2] = {};  // coefficient k belongs to c^k
-    coefficients[1] = T(1);
-    for (int n = 1; n <= order; ++n) {
-        T next[most_derivatives + 2] = {};
-        for (int k = 1; k <= n; ++k) {
-            const T step = T(M_PI) * static_cast<T>(k) * coefficients[k];
-            next[k - 1] -= step;
-            next[k + 1] -= step;
-        }
-        for (int k = 0; k <= n + 1; ++k) coefficients[k] = next[k];
-    }
-    const T c = T(1) / std::tan(T(M_PI) * (x - std::trunc(x)));
-    T value = 0;
-    for (int k = order + 1; k >= 0; --k) value = value * c + coefficients[k];
-    return value;
-}
-
-/// The derivative of digamma of this order, 1 to most_derivatives; that of a negative number by the reflection formula
-/// (Abramowitz and Stegun 6.4.7), at a cost that does not depend on it.
+/// The derivative of digamma of this order, 1 to most_derivatives. With s = order + 1, it is (-1)^s times the factorial
+/// of the order times the sum of (x + k)^-s. A negative x adds the terms of negative numbers, whose magnitudes are
+/// 1 - fraction, 2 - fraction, ..., -x. The cost does not depend on x.
 template <class T>
 LOCKSTEP_HD_INLINE T polygamma(int order, T x) {
-    const T sign = order % 2 == 1 ? T(1) : T(-1);
+    const int s = order + 1;
+    const T sign = s % 2 == 0 ? T(1) : T(-1);
     if (x <= T(0) && x == std::floor(x)) return sign * std::numeric_limits<T>::infinity();
     const bool reflects = x < T(0);
-    const T factorial = std::exp(log_gamma(static_cast<T>(order + 1)));
-    const T magnitude = factorial * hurwitz_zeta(order + 1, reflects ? T(1) - x : x);
-    return reflects ? -magnitude - T(M_PI) * cotangent_derivative(order, x) : sign * magnitude;
+    const T before = std::trunc(x) - x, fraction = T(1) - before;  // for negative x
+    T sum = 0;
+    for (int i = 0; i < (reflects ? 3 : 1); ++i) {  // a loop: one copy of the function in a kernel
+        const T part = hurwitz_zeta(s, !reflects ? x : i == 0 ? fraction : i == 1 ? before : T(1) - x);
+        sum += i == 0 ? part : i == 1 ? sign * part : -sign * part;
+    }
+    return sign * std::exp(log_gamma(static_cast<T>(s))) * sum;
 }
 
 /// The number whose error function is x: Giles, "Approximating the erfinv function" (2012), and two steps of Newton's

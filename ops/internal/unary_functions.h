@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "lockstep/ops/internal/angles.h"
 #include "lockstep/runtime/host_device.h"
 #include "lockstep/runtime/operation.h"
 
@@ -43,13 +44,15 @@ concept Elementary = requires {
 
 namespace functor {
 
+using angles::cos;
+using angles::sin;
+using angles::tan;
 using std::acos;
 using std::acosh;
 using std::asin;
 using std::asinh;
 using std::atan;
 using std::atanh;
-using std::cos;
 using std::cosh;
 using std::erf;
 using std::erfc;
@@ -61,10 +64,8 @@ using std::log10;
 using std::log1p;
 using std::log2;
 using std::pow;
-using std::sin;
 using std::sinh;
 using std::sqrt;
-using std::tan;
 using std::tanh;
 
 /// Probability that a normally distributed number is below x. Without cancellation for negative x.

@@ -2,11 +2,13 @@
 // bits wherever an element is.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/angles.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
 
@@ -94,12 +96,49 @@ void check_accuracy(const std::vector<Function>& all, double ulps) {
     }
 }
 
+/// With numbers of all magnitudes from 2^low to 2^high.
+template <class T>
+void check_angles(int low, int high) {
+    namespace own = angles::detail;
+    for (int i = 0; i < 30000; ++i) {
+        const int exponent = low + i % (high - low);
+        const T fraction =
+            T(1) + static_cast<T>((static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15u) >> 11) / T(0x1p53);
+        const T x = std::ldexp(i % 2 == 0 ? fraction : -fraction, exponent);
+        const auto exact = static_cast<long double>(x);
+        const auto check = [&](const char* name, T found, long double expected) {
+            const auto size = static_cast<T>(std::abs(expected));
+            const double unit = std::nextafter(size, std::numeric_limits<T>::infinity()) - size;
+            const double units = std::abs(static_cast<double>(found - expected)) / unit;
+            if (!(units < 4)) FAIL_CHECK(name << " of " << x << ": " << units << " units in the last place");
+        };
+        check("sin", own::sin(x), std::sin(exact));
+        check("cos", own::cos(x), std::cos(exact));
+        check("tan", own::tan(x), std::tan(exact));
+    }
+}
+
 }  // namespace
 
 TEST_CASE("elementary functions are accurate to a few units in the last place") {
     for (const auto& all : {functions(), functions_of_intervals()}) {
         check_accuracy<float>(all, 4);
         if (sizeof(long double) > sizeof(double)) check_accuracy<double>(all, 4);
+    }
+}
+
+TEST_CASE("sine, cosine and tangent of devices are accurate at all magnitudes") {
+    check_angles<float>(-120, 127);
+    if (sizeof(long double) > sizeof(double)) check_angles<double>(-1000, 1023);
+    for (const float x : {0.0f, -0.0f}) {
+        CHECK(std::signbit(angles::detail::sin(x)) == std::signbit(x));
+        CHECK(std::signbit(angles::detail::tan(x)) == std::signbit(x));
+        CHECK(angles::detail::cos(x) == 1);
+    }
+    for (const double x : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+        CHECK(std::isnan(angles::detail::sin(x)));
+        CHECK(std::isnan(angles::detail::cos(static_cast<float>(x))));
+        CHECK(std::isnan(angles::detail::tan(x)));
     }
 }
 

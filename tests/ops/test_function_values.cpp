@@ -58,6 +58,10 @@ TEST_CASE("special values of rare functions") {
         CHECK(slopes[2] == Approx(9.869604401089358));
         CHECK(curvatures[0] == Approx(-0.8287966442342711));
         CHECK(curvatures[1] == Approx(123.72136678382508));
+        // Halfway between poles, where terms of high orders cancel (mpmath).
+        const Tensor halves = Tensor::from(std::vector<double>{-0.5, -2.5}, {2}, device);
+        CHECK(polygamma(12, halves).to_vector<double>()[0] == Approx(-2464477.609426829));
+        CHECK(polygamma(30, halves).to_vector<double>()[1] == Approx(-3611857616302858.0));
         check_list(sinc(of({0, -0.0f, undefined})), {1, 1, undefined});
         check_list(lockstep::copysign(of({1, -2, 0, 3}), of({-0.0f, 0, -1, -infinite})), {-1, 2, -0.0f, -3});
         check_list(lockstep::fmax(of({1, undefined, undefined}), of({undefined, 2, undefined})), {1, 2, undefined});
