@@ -37,6 +37,7 @@ struct ChannelStats {
     using T = typename Moments::T;
     using Value = typename Moments::Value;
     static constexpr int channels = Moments::channels;
+    static constexpr int resident_blocks = across ? 0 : 2;
     Moments moments;
     T* stats;
 
@@ -46,12 +47,16 @@ struct ChannelStats {
         moments.add_all(value, output, first, end, step);
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { moments.join(value, other); }
+    template <class Group>
+    LOCKSTEP_ROW_FUNCTION Value joined(const Value& own, const Group& group) const {
+        return moments.joined(own, group);
+    }
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& value) const {
         const std::int64_t all = moments.layout.channels * channels;
         for (int c = 0; c < channels; ++c) {
             const std::int64_t channel = output * channels + c;
             stats[channel] = moments.mean(output, c, value);
-            stats[all + channel] = value.of[c].m2;
+            stats[all + channel] = value.m2[c];
         }
         if (output == 0) stats[2 * all] = static_cast<T>(moments.count());
     }
@@ -62,8 +67,10 @@ template <class Stored, int width, bool across, bool relu>
 struct BackwardSums {
     using Plans = PlansOfPacks<width, across>;
     using T = UpcastType<Stored>;
-    static constexpr int channels = across ? width : 1;      // in a pack
-    static constexpr int at_once = across ? 32 / width : 4;  // loads in flight of each input
+    static constexpr int channels = across ? width : 1;                // in a pack
+    static constexpr int at_once = across ? 32 / width : 4;            // loads in flight of each input
+    static constexpr int means = across && width > 1 ? widest<T> : 1;  // in one access
+    static constexpr int resident_blocks = width == 1 ? 3 : across || sizeof(Stored) == 4 ? 0 : 2;
     struct alignas(channels % 4 == 0 ? 16 : alignof(RunningSum<T>)) Value {
         struct {
             RunningSum<T> dy, dy_xhat;
@@ -72,26 +79,30 @@ struct BackwardSums {
     ChannelLayout layout;  // counts packs
     double eps;
     PackedInput<Stored, width> x, dy;
-    const T* stats;
+    PackedInput<T, means> stats;
     const T* weight;  // these two only with ReLU
     const T* bias;
     T* sums;
     T* dbias;
     T* dweight;
 
+    static PackedInput<T, means> packed_stats(const T* data) { return packed_input<means>(data); }
     LOCKSTEP_HD_INLINE Value zero() const { return {}; }
     LOCKSTEP_HD_INLINE void add_all(Value& value, std::int64_t output, std::int64_t first, std::int64_t end,
                                     std::int64_t step) const {
         if (first >= end) return;
         ChannelWalk walk(layout, output, first, step);
         OfChannels of;
-        for (int c = 0; c < channels; ++c) {
+        LOCKSTEP_UNROLL
+        for (int c = 0; c < channels; c += means) {
+            const Pack<T, means> loaded = stats.at(output * channels + c);
+            for (int i = 0; i < means; ++i) of.mean[c + i] = loaded.of[i];
+        }
+        LOCKSTEP_UNROLL
+        for (int c = 0; c < (relu ? channels : 0); ++c) {
             const std::int64_t channel = output * channels + c;
-            of.mean[c] = stats[channel];
-            if constexpr (relu) {
-                of.scale[c] = element::or_else(weight, channel, T(1)) * deviation(channel);
-                of.shift[c] = element::or_else(bias, channel, T(0));
-            }
+            of.scale[c] = element::or_else(weight, channel, T(1)) * deviation(channel);
+            of.shift[c] = element::or_else(bias, channel, T(0));
         }
         std::int64_t k = first;
         for (; k + (at_once - 1) * step < end; k += at_once * step) add_packs<at_once>(value, walk, of);
@@ -122,7 +133,7 @@ private:
     };
     LOCKSTEP_HD_INLINE T deviation(std::int64_t channel) const {
         const std::int64_t all = layout.channels * channels;
-        return element::inverse_deviation(stats[all + channel], stats[2 * all], eps);
+        return element::inverse_deviation(stats.data[all + channel], stats.data[2 * all], eps);
     }
     template <int count>
     LOCKSTEP_HD_INLINE void add_packs(Value& value, ChannelWalk& walk, const OfChannels& of) const {
@@ -368,8 +379,9 @@ KernelPtr backward_sums(const BatchNormBackwardSums& op, KernelRequest& request,
                     constexpr int wide = decltype(width)::value;
                     reduce(queue, "batch_norm_backward_sums", packs.plan,
                            Sums{packs.layout, eps, packed_input<wide>(v.input<Stored>(0)),
-                                packed_input<wide>(v.input<Stored>(1)), v.input<T>(2), relu ? v.input<T>(3) : nullptr,
-                                relu ? v.input<T>(4) : nullptr, v.output<T>(0), v.output<T>(1), v.output<T>(2)},
+                                packed_input<wide>(v.input<Stored>(1)), Sums::packed_stats(v.input<T>(2)),
+                                relu ? v.input<T>(3) : nullptr, relu ? v.input<T>(4) : nullptr, v.output<T>(0),
+                                v.output<T>(1), v.output<T>(2)},
                            v.scratch);
                 },
                 packs.plan.template scratch_bytes<Sums>());

@@ -25,7 +25,8 @@ public:
     LOCKSTEP_HD_INLINE ChannelWalk(const ChannelLayout& layout, std::int64_t channel, std::int64_t k,
                                    std::int64_t step) {
         inner_ = layout.inner;
-        const std::int64_t outer = quick_quotient(k, inner_), outer_ahead = quick_quotient(step, inner_);
+        const std::int64_t outer = quick_quotient(k, inner_);
+        const std::int64_t outer_ahead = step < inner_ ? 0 : quick_quotient(step, inner_);
         offset_ = k - outer * inner_;
         offset_ahead_ = step - outer_ahead * inner_;
         at_ = (outer * layout.channels + channel) * inner_ + offset_;

@@ -52,9 +52,13 @@ struct RowMoments {
         rows.add_all(value, row, first, end, step);
     }
     LOCKSTEP_HD_INLINE void join(Value& value, const Value& other) const { rows.join(value, other); }
+    template <class Group>
+    LOCKSTEP_ROW_FUNCTION Value joined(const Value& own, const Group& group) const {
+        return rows.joined(own, group);
+    }
     LOCKSTEP_HD_INLINE void finish(std::int64_t row, const Value& value) const {
         mean[row] = rows.mean(row, 0, value);
-        deviation[row] = element::inverse_deviation(value.of[0].m2, static_cast<T>(rows.count()), eps);
+        deviation[row] = element::inverse_deviation(value.m2[0], static_cast<T>(rows.count()), eps);
     }
 };
 
@@ -125,8 +129,9 @@ template <class Stored, int width>
 struct WeightGradients {
     using Plans = OnlyColumns;
     static constexpr int at_once = 4;  // rows whose loads are in flight
+    static constexpr int resident_blocks = sizeof(Stored) == 8 ? 3 : 0;
     using T = UpcastType<Stored>;
-    struct Value {
+    struct alignas(width % 4 == 0 ? 16 : alignof(SumPair<T>)) Value {
         SumPair<T> of[width];
     };
     std::int64_t packs;  // in a row

@@ -5,6 +5,7 @@
 
 #include "lockstep/ops/cuda/chunk.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/row_kernels.h"
 #include "lockstep/ops/cuda/unroll.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/runtime/cuda/stream_counters.h"
@@ -80,7 +81,9 @@ concept HasPlans = std::is_same_v<typename R::Plans, Restriction>;
 ///   void add(Value&, output, element) const     adds one element; with `begin`, takes a `const Lane&` as output
 ///   void join(Value&, const Value&) const       adds the values that are later in order
 ///   void finish(output, const Value&) const     stores the result
+///   Value joined(const Value&, const Group&) const    optional: the join of the lanes of a warp or block (RowGroup)
 ///   Plans                                       optional: OnlyColumns, LongColumns, NoColumns or AnyPlan
+///   resident_blocks                             optional (launch.h)
 /// or, in place of `begin` and `add`,
 ///   void add_all(Value&, output, first, end, step) const    adds the elements first, first + step, ... before end
 template <class R>
@@ -172,6 +175,7 @@ LOCKSTEP_HD_INLINE void finish_job(const R& r, const ReducePlan& plan, std::int6
 /// A reduction of one lane and one part.
 template <class R>
 struct ReduceAlone {
+    static constexpr int resident_blocks = cuda::resident_blocks<R>;
     R r;
     ReducePlan plan;
     LOCKSTEP_HD_INLINE void operator()(std::int64_t output) const { r.finish(output, add_lane(r, plan, output, 0)); }
@@ -218,7 +222,8 @@ __device__ void join_columns(const R& r, const ReducePlan& plan, int lane, typen
 
 /// Jobs of a plan with columns.
 template <class R>
-__global__ void __launch_bounds__(block_threads) reduce_columns(R r, ReducePlan plan, Parts<typename R::Value> parts) {
+__global__ void __launch_bounds__(block_threads, resident_blocks<R>)
+    reduce_columns(R r, ReducePlan plan, Parts<typename R::Value> parts) {
     using Value = typename R::Value;
     __shared__ alignas(alignof(Value)) unsigned char memory[block_threads * sizeof(Value)];
     __shared__ bool is_last;
@@ -241,9 +246,10 @@ __global__ void __launch_bounds__(block_threads) reduce_columns(R r, ReducePlan 
     }
 }
 
-/// Jobs of `lanes` lanes: a warp's or a block's. CUB joins lanes in a fixed order.
+/// Jobs of `lanes` lanes: a warp's or a block's. CUB or R joins lanes in a fixed order.
 template <int lanes, class R>
-__global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan plan, Parts<typename R::Value> parts) {
+__global__ void __launch_bounds__(block_threads, resident_blocks<R>)
+    reduce_jobs(R r, ReducePlan plan, Parts<typename R::Value> parts) {
     using Value = typename R::Value;
     constexpr bool alone = lanes == block_threads;  // one job a block
     using Joined = std::conditional_t<alone, cub::BlockReduce<Value, block_threads>, cub::WarpReduce<Value>>;
@@ -257,6 +263,12 @@ __global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan pla
         r.join(both, b);
         return both;
     };
+    const auto join_lanes = [&](const Value& own) {
+        if constexpr (requires { r.joined(own, RowGroup<lanes, 1, 1, false>()); })
+            return r.joined(own, RowGroup<lanes, 1, 1, false>());
+        else
+            return Joined(memory[slot]).Reduce(own, join);
+    };
     const auto synchronize = [] {
         if constexpr (alone)
             __syncthreads();
@@ -267,16 +279,16 @@ __global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan pla
     const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * jobs_per_block;
     for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * jobs_per_block; first < jobs; first += step) {
         const std::int64_t job = first + slot;
-        const Value own = job < jobs ? add_lane(r, plan, job, lane) : r.zero();
-        const Value all = Joined(memory[slot]).Reduce(own, join);  // valid in lane 0
+        const std::int64_t part = plan.parts == 1 ? 0 : job / plan.outputs, output = job - part * plan.outputs;
+        const Value own = job < jobs ? add_lane(r, plan, output, part, lane) : r.zero();
+        const Value all = join_lanes(own);  // valid in lane 0
         if (lane == 0 && job < jobs) finish_job(r, plan, job, all, parts);
         if (plan.parts > 1) {
-            const std::int64_t output = job % plan.outputs;
             if (lane == 0) is_last[slot] = job < jobs && is_last_part(parts.stored + output, plan.parts);
             synchronize();
             if (is_last[slot]) {
                 const Value of_part = add_parts(r, plan, output, lane, parts.results);
-                const Value joined = Joined(memory[slot]).Reduce(of_part, join);
+                const Value joined = join_lanes(of_part);
                 if (lane == 0) r.finish(output, joined);
             }
         }

@@ -43,10 +43,19 @@ inline void (*before_launch)(const Queue& queue, const char* name) = nullptr;
 
 inline constexpr int block_threads = 256;
 
+/// Blocks of which a multiprocessor holds at least this many at a time, which limits registers to 65536 / block_threads
+/// / blocks per thread: F::resident_blocks if F has it. 0: ptxas chooses. Its choice for some kernels needs a few
+/// registers more than there are, which are then spilled (tests/ptx/test_resources.cpp).
+template <class F>
+inline constexpr int resident_blocks = 0;
+template <class F>
+requires requires { F::resident_blocks; }
+inline constexpr int resident_blocks<F> = F::resident_blocks;
+
 #if defined(__CUDACC__)
 
 template <class F>
-__global__ void __launch_bounds__(block_threads) run_functor(F functor, std::int64_t n) {
+__global__ void __launch_bounds__(block_threads, resident_blocks<F>) run_functor(F functor, std::int64_t n) {
     const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
     for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step)
         functor(i);
