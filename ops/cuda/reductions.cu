@@ -1,4 +1,6 @@
 // Sums, and the largest and smallest elements.
+#include <limits>
+
 #include "lockstep/ops/cuda/batch.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
@@ -27,6 +29,7 @@ struct SumElements {
     static constexpr int sums = across ? width : 1;                              // in a pack
     static constexpr int at_once = width > 1 && width * sizeof(T) < 16 ? 8 : 4;  // loads in flight
     static constexpr bool rows_of_packs = width > 1 && across;                   // at one distance from each other
+    static constexpr int resident_blocks = sizeof(T) == 2 && sums < width ? 3 : width == 1 && sizeof(T) == 8 ? 4 : 0;
     struct alignas(sums % 4 == 0 ? 16 : alignof(SumOf<UpcastType<T>>)) Value {
         SumOf<UpcastType<T>> of[sums];
     };
@@ -172,6 +175,7 @@ template <class Stored, int width>
 struct FindLargest {
     using Plans = std::conditional_t<width == 1, AnyPlan, NoColumns>;
     static constexpr int at_once = sizeof(Stored) * width < 16 ? 8 : 4;  // loads in flight
+    static constexpr int resident_blocks = width == 1 ? 4 : 0;
     using T = UpcastType<Stored>;
     using Value = Largest<T>;
     StridedIndex<2> kept;  // x, y
@@ -186,15 +190,28 @@ struct FindLargest {
         for_loaded<at_once>(
             first, end, step, [&](std::int64_t k) { return from.load(k * stride); },
             [&](const Pack<Stored, width>& pack, std::int64_t k) {
+                // In pairs, which takes fewer instructions than one by one; the first of equal elements.
+                T values[width];
+                int places[width];
                 LOCKSTEP_UNROLL
                 for (int j = 0; j < width; ++j) {
-                    // In increasing order: equal elements do not replace it.
-                    const T value = upcast(pack.of[j]);
-                    if (best.where < 0 || (!(value <= best.value) && best.value == best.value))
-                        best = {value, k * width + j};
+                    values[j] = upcast(pack.of[j]);
+                    places[j] = j;
                 }
+                LOCKSTEP_UNROLL
+                for (int apart = 1; apart < width; apart *= 2) {
+                    LOCKSTEP_UNROLL
+                    for (int j = 0; j + apart < width; j += 2 * apart) {
+                        if (!exceeds(values[j + apart], values[j])) continue;
+                        values[j] = values[j + apart];
+                        places[j] = places[j + apart];
+                    }
+                }
+                if (best.where < 0 || exceeds(values[0], best.value)) best = {values[0], k * width + places[0]};
             });
     }
+    /// NaN exceeds everything but NaN.
+    static LOCKSTEP_HD_INLINE bool exceeds(T a, T b) { return !(a <= b) && b == b; }
     /// The first of equal elements, regardless of the order of evaluation; NaN is larger than everything, as in
     /// PyTorch.
     LOCKSTEP_HD_INLINE void join(Value& best, const Value& other) const {
@@ -204,6 +221,17 @@ struct FindLargest {
         const bool equal = best_nan ? other_nan : other.value == best.value;
         const bool larger = !best_nan && (other_nan || other.value > best.value);
         if (best.where < 0 || larger || (equal && other.where < best.where)) best = other;
+    }
+    /// The join of all lanes: their largest value, and the first of its places.
+    template <class Group>
+    LOCKSTEP_ROW_FUNCTION Value joined(const Value& own, const Group& group) const {
+        constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+        constexpr T least = std::is_integral_v<T> ? std::numeric_limits<T>::min() : -std::numeric_limits<T>::infinity();
+        const T value = group.joined(own.where < 0 ? least : own.value, [](T a, T b) { return exceeds(b, a) ? b : a; });
+        const bool has_it = own.where >= 0 && !exceeds(value, own.value);
+        const auto earlier = [](std::int64_t a, std::int64_t b) { return a < b ? a : b; };
+        const std::int64_t where = group.joined(has_it ? own.where : none, earlier);
+        return {value, where == none ? -1 : where};
     }
     LOCKSTEP_HD_INLINE void finish(std::int64_t output, const Value& best) const { y[kept(output).of[1]] = best.where; }
 };
