@@ -24,10 +24,10 @@ struct DrawnMask {
     const StepCounters* step;
     std::uint32_t ordinal, threshold;
 
+    LOCKSTEP_HD_INLINE StepCounters key() const { return *step; }
     /// Elements from `first` on. Their counters are those of whole blocks.
     template <int width>
-    LOCKSTEP_HD_INLINE void take(std::int64_t first, std::uint8_t (&mask)[width]) const {
-        const StepCounters key = *step;
+    LOCKSTEP_HD_INLINE void take(const StepCounters& key, std::int64_t first, std::uint8_t (&mask)[width]) const {
         LOCKSTEP_UNROLL
         for (int b = 0; b < width / 4; ++b) {
             const auto bits = philox(key, ordinal, ((counter + static_cast<std::uint64_t>(first)) >> 2) + b);
@@ -51,8 +51,10 @@ struct DrawnMask {
 struct SavedMask {
     const std::uint8_t* kept;
 
+    struct Key {};
+    LOCKSTEP_HD_INLINE Key key() const { return {}; }
     template <int width>
-    LOCKSTEP_HD_INLINE void take(std::int64_t first, std::uint8_t (&mask)[width]) const {
+    LOCKSTEP_HD_INLINE void take(Key, std::int64_t first, std::uint8_t (&mask)[width]) const {
         load_chunk(kept + first, mask);
     }
     LOCKSTEP_HD_INLINE std::uint8_t take_one(std::int64_t e) const { return kept[e]; }
@@ -85,6 +87,7 @@ struct MaskedDense {
 
     LOCKSTEP_HD_INLINE void operator()(std::int64_t i) const {
         constexpr int width = Masked<Stored, Mask>::width, part = Masked<Stored, Mask>::part;
+        const auto key = masked.mask.key();  // read once: stores may be to the same memory, for all that nvcc knows
         LOCKSTEP_NO_UNROLL
         for (std::int64_t first = i * width; first < count; first += threads * width) {
             if (first + width > count) {
@@ -96,7 +99,7 @@ struct MaskedDense {
             LOCKSTEP_UNROLL
             for (int c = 0; c < width / part; ++c) load_chunk(masked.x + first + c * part, values[c]);
             std::uint8_t kept[width];
-            masked.mask.take(first, kept);
+            masked.mask.take(key, first, kept);
             LOCKSTEP_UNROLL
             for (int c = 0; c < width / part; ++c) {
                 LOCKSTEP_UNROLL
