@@ -62,7 +62,12 @@ struct ScoreRows {
     LOCKSTEP_HD_INLINE bool keeps(const Row& at, std::int64_t k) const {
         if (draws == nullptr) return true;
         const std::uint64_t number = draws->first + static_cast<std::uint64_t>(at.number * keys + k);
-        return !is_below(random_bits(draws->state, static_cast<std::uint32_t>(draws->ordinal), number), threshold);
+        const auto bits = philox(draws->state, static_cast<std::uint32_t>(draws->ordinal), number >> 2);
+        std::uint32_t own = bits[0];  // an index that is not constant would move the block to memory
+        LOCKSTEP_UNROLL
+        for (unsigned i = 1; i < 4; ++i)
+            if ((number & 3) == i) own = bits[i];
+        return !is_below(own, threshold);
     }
 };
 

@@ -12,6 +12,7 @@ namespace {
 
 template <class T>
 struct SumChannels {
+    static constexpr int resident_blocks = 4;
     using Value = SumOf<UpcastType<T>>;
     ChannelLayout layout;
     const T* x;

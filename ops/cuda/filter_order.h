@@ -59,6 +59,7 @@ struct FilterToLast {
 /// Back to the order of the arena; channels are a multiple of `width`, addresses of 16 bytes.
 template <class From, class To, int taps>
 struct FilterToRows {
+    static constexpr int resident_blocks = taps > 4 && sizeof(From) < sizeof(To) ? 3 : 0;
     static constexpr int width = widest<From>;
     std::int64_t packs;  // per filter
     const From* from;

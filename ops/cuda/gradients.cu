@@ -109,6 +109,7 @@ private:
 
 struct JoinMeasures {
     using Plans = NoColumns;
+    static constexpr int resident_blocks = 4;
     using Value = double;
     double order;
     const double* measures;
@@ -159,6 +160,7 @@ struct UpdateScale {
 /// Replaces selected gradients by f(gradient).
 template <class T, class F>
 struct ChangeChunks {
+    static constexpr int resident_blocks = sizeof(T) == 8 ? 4 : 0;
     static constexpr int width = chunk_elements(sizeof(T));
     using Chunks = ThreadChunks<width>;
     Meant meant;

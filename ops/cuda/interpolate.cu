@@ -188,6 +188,7 @@ struct InterpolateDouble {
 
 template <class Stored, int width>
 struct GatherGradients {
+    static constexpr int resident_blocks = width == 1 ? 0 : sizeof(Stored) == 8 ? 3 : sizeof(Stored) == 2 ? 4 : 0;
     using T = UpcastType<Stored>;
     PixelWalk walk;  // over dx
     Dimension rows, columns;

@@ -139,6 +139,7 @@ LOCKSTEP_HD_INLINE void map_element(const MapOperands<N>& operands, const F& f, 
 
 template <class Y, class X, int N, class F>
 struct MapDense {
+    static constexpr int resident_blocks = sizeof(X) == 8 ? 3 : 0;
     MapOperands<N> operands;
     F f;
     std::int64_t count, threads;

@@ -75,6 +75,7 @@ struct Pool {
 /// as much as windows overlap: 1 element if `side` is 3.
 template <class Stored, int side, bool planes, int lanes>
 struct HalvingPool {
+    static constexpr int resident_blocks = sizeof(Stored) == 8 ? 4 : 0;
     static constexpr int overlap = side - 2;
     PixelWalk walk;  // over y
     std::int64_t h, w, out_h, out_w;
@@ -163,6 +164,7 @@ struct Windows {
 
 template <class Stored, int width>
 struct Unpool {
+    static constexpr int resident_blocks = sizeof(Stored) == 8 ? 3 : 0;
     PixelWalk walk;  // over dx
     Windows rows, columns;
     std::int64_t in_slice;  // elements of a slice of dx

@@ -108,6 +108,7 @@ struct SoftmaxColumns {
 template <class Stored, int width, bool logarithm>
 struct SumExponentialsOfColumns {
     using Plans = LongColumns;  // are_short has other kernels
+    static constexpr int resident_blocks = std::is_same_v<Stored, float> && width > 1 ? 2 : 0;
     using T = UpcastType<Stored>;
     struct alignas(16) Value {
         Exponentials<T> of[width];
@@ -260,6 +261,7 @@ private:
 template <class Stored, int width, bool logarithm>
 struct SumColumns {
     using Plans = LongColumns;  // are_short has other kernels
+    static constexpr int resident_blocks = std::is_same_v<Stored, float> && width > 1 && logarithm ? 4 : 0;
     using T = UpcastType<Stored>;
     struct alignas(16) Value {
         RunningSum<T> of[width];

@@ -17,9 +17,6 @@ std::string without_hashes(const std::string& mangled) {
     return std::regex_replace(mangled, unnamed, "_GLOBAL__N__$1");
 }
 
-namespace {
-
-/// The PTX for compute capability 8.0 in an object of nvcc, which has it as text between zeros.
 std::string text_in_object(const std::string& object, const std::string& path) {
     const std::string_view target = "\n.target sm_80\n";
     const std::size_t found = object.find(target);
@@ -27,8 +24,6 @@ std::string text_in_object(const std::string& object, const std::string& path) {
     const std::size_t begin = object.rfind('\0', found) + 1;
     return object.substr(begin, object.find('\0', found) - begin);
 }
-
-}  // namespace
 
 LibraryKernels::LibraryKernels(const std::string& paths) {
     for (std::size_t begin = 0; begin < paths.size();) {

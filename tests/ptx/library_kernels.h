@@ -19,6 +19,10 @@ namespace lockstep::ptx {
 /// A mangled name without the hashes of unnamed namespaces, which depend on how a file was compiled.
 std::string without_hashes(const std::string& mangled);
 
+/// The PTX for compute capability 8.0 in an object of nvcc, which has it as text between zeros. Throws
+/// std::runtime_error if it is not found.
+std::string text_in_object(const std::string& object, const std::string& path);
+
 /// Modules that share one memory. Launches of several threads run one after the other.
 class LibraryKernels {
 public:
