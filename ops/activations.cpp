@@ -80,7 +80,8 @@ Tensor glu(const Tensor& given, int dim) {
         add_autograd_node("glu", {x}, {y},
                           BackwardFunction::composed([along, half, input = SavedTensor(x, "glu"),
                                                       dx = like(x)](const auto& gradients) {
-                              const Tensor dy = gradients[0], all = input.get();
+                              const Tensor& dy = gradients[0];
+                              const Tensor all = input.get();
                               if (!grad_enabled())
                                   return std::vector<Tensor>{apply_one(GluBackward{along}, {dy, all}, dx)};
                               const Tensor wide = widened(all), scaled = widened(dy),
