@@ -132,7 +132,7 @@ std::unique_ptr<Kernel> make_lstm_cell(const LstmCell& operation, KernelRequest&
                     block.add(call.input<T>(0) + row * steps[0] + i * size + first,
                               call.input<T>(1) + row * steps[1] + i * size + first, gate[at]);
                 }
-                for (const std::size_t i : {0, 1, 3}) block.template apply<functor::Sigmoid>(gate[i]);
+                for (const std::size_t i : {0U, 1U, 3U}) block.template apply<functor::Sigmoid>(gate[i]);
                 block.template apply<functor::Tanh>(gate[2]);
                 T *const hidden = call.output<T>(0) + row * size + first, *const cell =
                                                                               call.output<T>(1) + row * size + first;
