@@ -241,6 +241,7 @@ template <class Stored, int width>
 struct FindExtreme {
     using Plans = std::conditional_t<width == 1, AnyPlan, NoColumns>;
     static constexpr int at_once = sizeof(Stored) * width < 16 ? 8 : 4;  // loads in flight
+    static constexpr int resident_blocks = sizeof(Stored) == 8 ? 4 : 0;
     using T = UpcastType<Stored>;
     struct Value {
         T best;
