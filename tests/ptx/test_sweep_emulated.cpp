@@ -312,7 +312,7 @@ TEST_CASE("integers are added, compared and converted") {
 
 TEST_CASE("the largest of integers, by threads, warps and blocks, in parts") {
     for (const Sizes& shape :
-         {Sizes{3, 20}, Sizes{3, 300}, Sizes{2, 2049}, Sizes{2, 9000}, Sizes{2, 9001}, Sizes{2000, 3}})
+         {Sizes{3, 20}, Sizes{3, 300}, Sizes{3, 301}, Sizes{2, 2049}, Sizes{2, 9000}, Sizes{2, 9001}, Sizes{2000, 3}})
         for (const int dim : {0, 1}) {
             const Input x{shape, Values::classes, false, 1000};
             check({"argmax", {x}, [dim](const auto& in) { return argmax(in[0], dim); }}, DType::i64, 0);
