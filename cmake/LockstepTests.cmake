@@ -262,7 +262,11 @@ function(lockstep_test_entry entry test)
   add_test(NAME ${entry} COMMAND ${program} "${filter}")
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   get_property(disabled GLOBAL PROPERTY LOCKSTEP_TEST_DISABLED_${test})
-  set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS ${folder} DISABLED "${disabled}")
+  set(limit 600)
+  if(LOCKSTEP_SANITIZE)
+    set(limit 1800)  # some take two minutes, times the load of the machine
+  endif()
+  set_tests_properties(${entry} PROPERTIES TIMEOUT ${limit} LABELS ${folder} DISABLED "${disabled}")
 endfunction()
 
 # lockstep_gpu_entry(entry test [filter]): the same on real cards. These entries run one at a time.

@@ -97,7 +97,8 @@ inline constexpr float minus_quarter<float>[3] = {-1.57079625f, -7.54978942e-08f
 
 template <class T>
 LOCKSTEP_HD_INLINE Reduced<T> reduce(T x) {
-    if (std::fabs(x) > T(1e5)) return std::fabs(x) == T(INFINITY) ? Reduced<T>{x - x, 0} : reduce_large(x);
+    if (!(std::fabs(x) <= T(1e5)))  // also for NaN, which has no quarters
+        return std::fabs(x) < T(INFINITY) ? reduce_large(x) : Reduced<T>{x - x, 0};
     const int quarters = static_cast<int>(std::rint(x * T(M_2_PI)));
     const auto number = static_cast<T>(quarters);  // 0 rather than -0
     constexpr T first = minus_quarter<T>[0], second = minus_quarter<T>[1], third = minus_quarter<T>[2];
