@@ -24,6 +24,7 @@
 
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/log.h"
 
 namespace program {
 
@@ -320,10 +321,12 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
         return 2;
     }
     try {
-        if (help)
+        if (help) {
             std::cout << app.help();
-        else
+        } else {
+            lockstep::log_level();  // rejects a malformed LOCKSTEP_LOG before anything else has happened
             body();
+        }
         require_output();
         return 0;
     } catch (const Stopped& stop) {
