@@ -198,7 +198,8 @@ TEST_CASE("Winograd convolutions", "[conv]") {
     check_shape({3, 16, 5, 3, 16, 3, 3, 1, 2});
     check_shape({1, 8, 3, 3, 24, 3, 3, 1, 0});      // one output, one tile, 8-wide vectors only
     check_shape({1, 16, 1, 1, 16, 3, 3, 1, 1});     // windows with only one sample outside the padding
-    check_shape({24, 16, 20, 23, 32, 3, 3, 1, 1});  // enough tiles for slices
+    check_shape({24, 16, 20, 23, 32, 3, 3, 1, 1});  // enough tiles for slices; an output that is written past the cache
+    check_shape({24, 32, 20, 23, 16, 3, 3, 1, 1});  // an input gradient that is
     check_shape({2, 64, 21, 18, 160, 3, 3, 1, 1});  // chunks
 }
 
@@ -273,10 +274,10 @@ TEST_CASE("convolutions with dilation", "[conv]") {
 }
 
 TEST_CASE("convolutions with fused ReLU give the bits of a separate ReLU", "[conv]") {
-    const auto shape = GENERATE(reference::ConvShape{3, 32, 10, 9, 64, 3, 3, 1, 0},    // Winograd, partial tiles
-                                reference::ConvShape{96, 16, 64, 64, 16, 3, 3, 1, 1},  // written past the cache
-                                reference::ConvShape{2, 1, 28, 28, 10, 5, 5, 1, 0},    // padded channels
-                                reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0},   // channels last
+    const auto shape = GENERATE(reference::ConvShape{3, 32, 10, 9, 64, 3, 3, 1, 0},   // Winograd, partial tiles
+                                reference::ConvShape{5, 16, 64, 64, 16, 3, 3, 1, 1},  // written past the cache
+                                reference::ConvShape{2, 1, 28, 28, 10, 5, 5, 1, 0},   // padded channels
+                                reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0},  // channels last
                                 reference::ConvShape{2, 20, 12, 11, 20, 3, 3, 1, 1, 1, 20});
     Data data(shape);
     data.x[7] = NAN;

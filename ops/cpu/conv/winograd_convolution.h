@@ -17,8 +17,9 @@ constexpr Index point_bytes = points * static_cast<Index>(sizeof(float));  // tr
 /// An odd number of cache lines, so that the 36 planes spread over all sets of a cache.
 constexpr Index odd_lines(Index floats) { return (ceil_div(floats, cache_line_floats) | 1) * cache_line_floats; }
 
-/// Outputs of this many bytes will have left the caches when they are read again.
-constexpr Index past_cache_bytes = 16 << 20;
+/// Outputs of this many bytes will have left the second-level cache when they are read again. An ordinary store would
+/// first read the line from memory, and would evict transformed tiles.
+constexpr Index past_cache_bytes = 1 << 20;
 
 /// One convolution: input, output (channels, size), filters as they are stored (k, c).
 struct Convolution {

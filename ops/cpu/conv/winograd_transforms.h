@@ -153,11 +153,18 @@ template <class T, class Stored>
 static Vec transform_windows(const Stored* source, const Image& image, const Tiles& tiles, Index pad, Index block,
                              Index first, Index last, float* target, Index plane) {
     constexpr int size = T::from;
+    constexpr Index line = 64 / sizeof(Stored);
     Vec sums[size] = {};
     TileCursor at(tiles, first);
     for (Index tile = first; tile < last; ++tile, at.next(), target += V) {
         const Index y0 = 4 * at.y - pad, x0 = 4 * at.x - pad;
         const Stored* corner = source + image.at(at.image, block, y0, x0);
+        // The next tile's columns: a row of a small image ends before hardware has predicted it.
+#pragma GCC unroll 6
+        for (int i = 0; i < size; ++i)
+#pragma GCC unroll 4
+            for (Index ahead = 0; ahead < 4 * V; ahead += line)
+                __builtin_prefetch(corner + i * image.row() + size * V + ahead, 0, 3);
         const auto put = [&](int i, int j, Vec v) LOCKSTEP_INLINE_LAMBDA { store(target + (i * 6 + j) * plane, v); };
         const auto sum = [&](int j, Vec v) LOCKSTEP_INLINE_LAMBDA {
             if constexpr (size == 4) sums[j] += v;
