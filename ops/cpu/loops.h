@@ -110,7 +110,8 @@ struct Loops {
     Function<const T*, const T*, const RowGradient<T>&, const T*, T*, Index> normalize_row_backward;
     /// (x, dy, mean, scale, weights, biases, n): adds dy * (x - mean) * scale, and dy
     Function<const T*, const T*, T, T, double*, double*, Index> add_weight_gradients;
-    Index (*argmax)(const T*, Index);  // the first largest of n > 0 elements; NaN is the largest
+    T (*extremes[2])(const T*, Index);  // the largest or the smallest of n > 0 elements; NaN if one of them is
+    Index (*argmax)(const T*, Index);   // the first largest of n > 0 elements; NaN is the largest
     /// (x, size, stride, count, y): the same in `count` adjacent columns, at most argmax_columns_at_once
     Function<const T*, Index, Index, Index, std::int64_t*> argmax_columns;
     Function<const T*, int, T*, Index> add_windows;  // (x, run, y, n): y[i] += the sum of x[i * run ...]

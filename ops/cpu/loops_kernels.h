@@ -455,6 +455,8 @@ constexpr Loops<T> make_loops() {
     table.normalize_row_sums = normalize_row_sums<T>;
     table.normalize_row_backward = normalize_row_backward<T>;
     table.add_weight_gradients = add_weight_gradients<T>;
+    table.extremes[0] = extreme<T, false>;
+    table.extremes[1] = extreme<T, true>;
     table.argmax = argmax<T>;
     table.argmax_columns = argmax_columns<T>;
     table.add_windows = add_windows<T>;

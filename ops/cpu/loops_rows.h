@@ -111,8 +111,10 @@ void add_weight_gradients(const T* x, const T* dy, T mean, T scale, double* weig
 template <class T>
 using IntegerLike = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
 
-template <class T>
-Index argmax(const T* x, Index n) {
+/// The largest or smallest of n >= 1 elements, or a NaN if there is one.
+template <class T, bool smallest>
+T extreme(const T* x, Index n) {
+    const auto better = [](T known, T value) { return (smallest ? value < known : known < value) ? value : known; };
     IntegerLike<T> unordered[lanes] = {};
     T most[lanes];
     for (int j = 0; j < lanes; ++j) most[j] = x[0];
@@ -121,21 +123,27 @@ Index argmax(const T* x, Index n) {
         for (int j = 0; j < lanes; ++j) {
             const T value = x[i + j];
             unordered[j] |= value != value;
-            most[j] = most[j] < value ? value : most[j];
+            most[j] = better(most[j], value);
         }
     for (int half = lanes / 2; half > 0; half /= 2)
         for (int j = 0; j < half; ++j) {
-            most[j] = most[j] < most[j + half] ? most[j + half] : most[j];
+            most[j] = better(most[j], most[j + half]);
             unordered[j] |= unordered[j + half];
         }
     T best = most[0];
     IntegerLike<T> any = unordered[0];
     for (; i < n; ++i) {
         any |= x[i] != x[i];
-        best = best < x[i] ? x[i] : best;
+        best = better(best, x[i]);
     }
+    return any != 0 ? static_cast<T>(__builtin_nan("")) : best;
+}
+
+template <class T>
+Index argmax(const T* x, Index n) {
+    const T best = extreme<T, false>(x, n);
     Index k = 0;
-    if (any != 0) {
+    if (best != best) {
         while (x[k] == x[k]) ++k;
         return k;
     }

@@ -272,25 +272,17 @@ void combine(const T* a, const T* b, T* y, std::int64_t n) {
         for (std::int64_t i = 0; i < n; ++i) y[i] = F().value(a[i], b[i]);
 }
 
-/// F of `n` adjacent elements.
+/// F of `n` adjacent elements: the first of equal zeros, and the first NaN, in any order of comparisons.
 template <class F, class T>
 T extreme_of_run(const T* x, std::int64_t n) {
-    constexpr bool smallest = std::is_same_v<F, functor::Minimum>;
     if constexpr (!std::is_floating_point_v<T>) {
         T best = x[0];
         for (std::int64_t i = 1; i < n; ++i) best = F().value(best, x[i]);
         return best;
-    } else if constexpr (!smallest) {
-        return x[loops<T>().argmax(x, n)];
     } else {
-        constexpr std::int64_t block = 1024;
-        T negative[block], best = x[0];
-        for (std::int64_t i = 0; i < n; i += block) {
-            const std::int64_t count = std::min(block, n - i);
-            run_unary(functor::Neg(), x + i, negative, count);
-            best = F().value(best, x[i + loops<T>().argmax(negative, count)]);
-        }
-        return best;
+        const T best = loops<T>().extremes[std::is_same_v<F, functor::Minimum> ? 1 : 0](x, n);
+        if (best == 0) return *std::find(x, x + n, T(0));
+        return best == best ? best : *std::find_if(x, x + n, [](T value) { return value != value; });
     }
 }
 

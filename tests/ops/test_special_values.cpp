@@ -68,6 +68,41 @@ TEST_CASE("extremes, norms and moments of special values") {
     CHECK_THROWS_AS(outer(Tensor::zeros({2, 2}), Tensor::zeros({2})), InvalidArgument);
 }
 
+TEST_CASE("largest and smallest elements of rows of any size") {
+    // In each row, one place has the extreme, or a NaN, or the first of two zeros.
+    const auto check = [](auto zero) {
+        using T = decltype(zero);
+        for (const std::int64_t size :
+             {1, 2, 17, 31, 32, 33, 63, 64, 65, 100, 1023, 1024, 1025, 3072, 4095, 4096, 5001})
+            for (const double sign : {1.0, -1.0}) {
+                const auto n = static_cast<std::size_t>(size);
+                std::vector<std::size_t> places{n - 1};
+                for (std::size_t place = 0; place + 1 < n; place += n / 50 + 1) places.push_back(place);
+                std::vector<T> extremes, zeros, unordered;
+                for (const std::size_t place : places)
+                    for (std::size_t i = 0; i < n; ++i) {
+                        const double other = -sign * (1 + static_cast<double>(i * 7 % n));
+                        extremes.push_back(static_cast<T>(i == place ? sign : other));
+                        zeros.push_back(static_cast<T>(i == place ? -0.0 : i > place ? 0.0 : other));
+                        unordered.push_back(i == place ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(other));
+                    }
+                const auto found = [&](const std::vector<T>& values) {
+                    const Tensor x =
+                        Tensor::from(values, {static_cast<std::int64_t>(places.size()), size}).to(Device::cpu(0));
+                    return (sign > 0 ? amax(x, 1) : amin(x, 1)).template to_vector<T>();
+                };
+                INFO("rows of " << size << ", sign " << sign);
+                CHECK(found(extremes) == std::vector<T>(places.size(), static_cast<T>(sign)));
+                const auto is_negative_zero = [](T value) { return value == 0 && std::signbit(value); };
+                const std::vector<T> of_zeros = found(zeros), of_unordered = found(unordered);
+                CHECK(std::all_of(of_zeros.begin(), of_zeros.end(), is_negative_zero));
+                CHECK(std::all_of(of_unordered.begin(), of_unordered.end(), [](T value) { return value != value; }));
+            }
+    };
+    check(0.0F);
+    check(0.0);
+}
+
 TEST_CASE("pooling propagates NaN in every layout, as in PyTorch") {
     // The square root makes some elements NaN in place.
     for (const std::int64_t channels : {1, 10, 16, 20, 32})
