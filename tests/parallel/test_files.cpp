@@ -432,6 +432,16 @@ TEST_CASE("another user's file is not mistaken for a lock") {
     put_bytes(directory / "net.lock", "versions = 3");
     CHECK_THROWS_WITH(FileLock::acquire(directory / "net"), contains("net.lock would be its lock"));
     CHECK(get_bytes(directory / "net.lock") == "versions = 3");
+    std::filesystem::create_directory(directory / "folder.lock");
+    REQUIRE(::mkfifo((directory / "fifo.lock").c_str(), 0600) == 0);
+    std::filesystem::create_symlink(directory / "net.lock", directory / "link.lock");
+    for (const std::string name : {"folder", "fifo", "link"}) {
+        const std::string file = (directory / name).string();
+        CHECK(message_of<InvalidArgument>([&] { FileLock::acquire(file); }) ==
+              "cannot write " + file + ": its lock file " + file +
+                  ".lock is not a regular file; remove it, or use another file");
+        CHECK(std::filesystem::exists(std::filesystem::symlink_status(file + ".lock")));
+    }
     CHECK_THROWS_WITH(FileLock::acquire(directory / "none" / "net"), contains("No such file"));
     CHECK_THROWS_WITH(FileLock::acquire(directory.path()), contains("a directory"));
 }

@@ -151,9 +151,8 @@ private:
             if (!error)
                 file = Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
             if (!file)
-                throw InvalidArgument(
-                    fmt::format("launch: log {} cannot be written: {}; expected a writable log directory",
-                                path.string(), error ? error.message() : text_of(errno)));
+                throw Error(fmt::format("launch: log {} cannot be written: {}; expected a writable log directory",
+                                        path.string(), error ? error.message() : text_of(errno)));
         }
         const int console = to_file && !tee ? -1 : (stream == Streams::out ? STDOUT_FILENO : STDERR_FILENO);
         auto made = std::make_unique<OutputRoute>(console, std::move(file), prefix ? fmt::format("[{}]:", rank) : "",

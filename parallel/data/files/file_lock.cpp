@@ -108,6 +108,11 @@ FileLock::FileLock(const std::filesystem::path& given, const std::filesystem::pa
         return;  // another process then learns that the file is locked, but not by which process
 }
 
+InvalidArgument FileLock::not_regular(const std::string& given) const {
+    return InvalidArgument("cannot write " + given + ": its lock file " + name_ +
+                           " is not a regular file; remove it, or use another file");
+}
+
 bool FileLock::try_to_lock(const std::string& given) {
     const int opened = ::open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (opened < 0) {
@@ -118,7 +123,13 @@ bool FileLock::try_to_lock(const std::string& given) {
             throw InvalidArgument("cannot write " + given + ": its lock file " + name_ + " belongs to user " +
                                   std::to_string(found.st_uid) + " (" + why +
                                   "); wait until that user has saved, or use another file");
+        if (::lstat(name_.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) throw not_regular(given);
         throw InvalidArgument("cannot write " + given + ": " + why + "; expected a writable directory");
+    }
+    struct stat opened_file {};
+    if (::fstat(opened, &opened_file) == 0 && !S_ISREG(opened_file.st_mode)) {  // a FIFO, which would be removed
+        ::close(opened);
+        throw not_regular(given);
     }
     if (::flock(opened, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         const std::string who = line_of(opened);

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <string>
 
+#include "lockstep/runtime/error.h"
+
 namespace lockstep::internal {
 
 /// Prevents other processes from writing `path` while it exists, by a lock on "PATH.lock" that the kernel releases when
@@ -27,6 +29,7 @@ private:
     FileLock(const std::filesystem::path& given, const std::filesystem::path& target);
     /// Returns false if the locked file no longer has the name.
     bool try_to_lock(const std::string& given);
+    InvalidArgument not_regular(const std::string& given) const;
 
     std::string name_;
     int descriptor_ = -1;

@@ -52,10 +52,10 @@ std::string text_of_nodes(const std::vector<int>& cores, std::size_t begin, std:
 }
 
 /// Checks status and stderr of a run that must end at once.
-void check_refused(const Words& words, const std::string& complaint, const Words& environment = {}) {
+void check_refused(const Words& words, const std::string& complaint, const Words& environment = {}, int status = 2) {
     StartedProcess run(words, {.environment = environment});
     CAPTURE(words, complaint);
-    CHECK(run.status() == 2);
+    CHECK(run.status() == status);
     CHECK(run.out().empty());
     const std::string err = run.err();
     CHECK_THAT(err, contains(complaint));
@@ -110,11 +110,22 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     refused({"--signals", "SIGNONE"}, "SIGNONE");
     refused({"--signals", "KILL"}, "signal 9 (SIGKILL) cannot be forwarded");
     refused({"--tee", "3"}, "expected a log directory");
-    refused({"--log-dir", "/proc/nothing"}, "/proc/nothing");
     refused({"--log-dir", "/tmp", "--tee", "0"}, "no stream");
     for (const char* streams : {"4", "both", "0:4", "9:1", "0:", ":1", "0:1,2"})
         refused({"--nproc-per-node", "2", "--log-dir", "/tmp", "--tee", streams}, "--tee");
     check_refused(command({"--nproc-per-node", "gpu"}, {"out=started"}), "cpu", {"CUDA_VISIBLE_DEVICES=-1"});
+}
+
+TEST_CASE("a log that cannot be written is a failed run and not wrong usage, as in all programs") {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", "");
+    std::filesystem::create_directories(directory / "logs" / "attempt_0" / "0" / "stderr.log");
+    const auto refused = [&](const std::string& logs, const std::string& complaint) {
+        check_refused(command({"--nproc-per-node", "2", "--log-dir", logs}, {"out=started"}), complaint, {}, 1);
+    };
+    refused("/proc/nothing", "/proc/nothing/attempt_0/0/stdout.log cannot be written: No such file or directory");
+    refused((directory / "file").string(), "file/attempt_0/0/stdout.log cannot be written: Not a directory");
+    refused((directory / "logs").string(), "logs/attempt_0/0/stderr.log cannot be written: Is a directory");
 }
 
 TEST_CASE("a command that cannot be executed is rejected before anything is started") {
