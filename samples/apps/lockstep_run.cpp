@@ -50,10 +50,9 @@ CLI::Validator is_one_number() {
 
 CLI::Validator is_grace() {
     const auto complaint = [](const std::string& text) {
-        double seconds = 0;
-        const bool good = CLI::detail::lexical_cast(text, seconds) && seconds >= 0 && seconds <= 86400;  // false for
-                                                                                                         // nan
-        return good ? std::string() : "value is " + text + "; expected 0 to 86400 seconds";
+        const std::optional<double> seconds = program::number_of(text);
+        return seconds && *seconds >= 0 && *seconds <= 86400 ? std::string()
+                                                             : "value is " + text + "; expected 0 to 86400 seconds";
     };
     return {complaint, ""};
 }

@@ -400,6 +400,21 @@ TEST_CASE("whole numbers in flags are decimal, also with zeros in front") {
     CHECK_THAT(place.run("make-digits --train 010 --test 08 --data ten").out, contains("10 training and 8 test"));
 }
 
+TEST_CASE("numbers in flags are decimal and nothing else") {
+    const Place place;
+    for (const std::string flag : {"--lr", "--momentum", "--weight-decay", "--clip", "--schedule step --lr-gamma",
+                                   "--schedule polynomial --lr-power", "--schedule cosine --lr-min"})
+        for (const std::string value : {"0x1", "' 0.5'", "'0.5 '", "+0.5", "0_1", "0.5f", "1e999", "0,5", "nan"}) {
+            const ProgramRun run = place.run("linear --devices cpu:0 --steps 1 " + flag + " " + value);
+            CAPTURE(flag, value, run.err);
+            CHECK(run.status == 2);
+            CHECK_THAT(run.err,
+                       contains(flag.substr(flag.rfind("--")) + ": value is ") && contains("expected a number"));
+        }
+    CHECK_THAT(place.run("lockstep-run --grace 0x1 true").err, contains("--grace: value is 0x1; expected 0 to 86400"));
+    CHECK(place.run("linear --devices cpu:0 --steps 1 --lr 1e-3 --momentum .5 --weight-decay 0.").status == 0);
+}
+
 TEST_CASE("linear fits its line") {
     const Place place;
     const ProgramRun run = place.run("linear --devices cpu:0,cpu:1 --json figures.json");

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -239,11 +241,17 @@ CLI::Validator is_whole(std::int64_t low, std::int64_t high) {
     return {complaint, ""};
 }
 
+std::optional<double> number_of(const std::string& text) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool good = error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+    return good ? std::optional(value) : std::nullopt;
+}
+
 CLI::Validator is_between(double low, double high, bool with_low) {
     const auto complaint = [=](const std::string& text) {
-        double value = 0;
-        const bool good =
-            CLI::detail::lexical_cast(text, value) && (with_low ? value >= low : value > low) && value <= high;
+        const std::optional<double> value = number_of(text);
+        const bool good = value && (with_low ? *value >= low : *value > low) && *value <= high;
         return good ? std::string()
                     : fmt::format("value is {}; expected a number {} {} {} {}", text, with_low ? "from" : "above", low,
                                   with_low ? "to" : "and up to", high);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -56,6 +57,10 @@ CLI::Validator is_natural();
 
 /// For `transform`: a whole number from `low` to `high` in decimal digits.
 CLI::Validator is_whole(std::int64_t low, std::int64_t high);
+
+/// The number that the whole text is, in decimal digits with or without an exponent; nullopt for anything else. (CLI11
+/// reads 0x10 as 16, 1_0 as 10, and a number after a blank.)
+std::optional<double> number_of(const std::string& text);
 
 /// A number from `low` to `high`, or greater than `low`.
 CLI::Validator is_between(double low, double high, bool with_low = true);

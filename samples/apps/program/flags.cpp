@@ -24,9 +24,8 @@ CLI::Validator silent(CLI::Validator validator) { return validator.description("
 
 CLI::Validator is_rate() {
     const auto complaint = [](const std::string& text) {
-        double value = 0;
-        const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value >= 0;
-        return good ? std::string() : "value is " + text + "; expected a number, 0 or more";
+        return number_of(text).value_or(-1) >= 0 ? std::string()
+                                                 : "value is " + text + "; expected a number, 0 or more";
     };
     return {complaint, ""};
 }

@@ -43,6 +43,25 @@ void use_work_dir(Options& options, const Program& program) {
     if (options.log_dir.empty()) options.log_dir = options.work_dir;
 }
 
+/// A TOML value that every version of CLI11 reads as `text`, which require_storable has accepted. CLI11 writes escapes
+/// in some versions only, and does not read those of others.
+std::string toml_value(const std::string& text) {
+    if (text == "true" || text == "false" || number_of(text)) return text;
+    const char quote = text.find('"') == std::string::npos ? '"' : '\'';
+    return quote + text + quote;
+}
+
+/// "name=value", or nothing for a flag without a value.
+std::string toml_line(const CLI::Option& flag) {
+    std::vector<std::string> values = flag.reduced_results();
+    if (values.empty() && flag.get_expected_min() == 0) values = {"false"};
+    if (values.empty() && !flag.get_default_str().empty()) values = {flag.get_default_str()};
+    if (!flag.get_configurable() || flag.get_single_name().empty() || values.empty()) return {};
+    for (std::string& value : values) value = toml_value(value);
+    return flag.get_single_name() + '=' +
+           (values.size() == 1 ? values[0] : '[' + CLI::detail::join(values, ", ") + ']') + '\n';
+}
+
 /// Flags from which --config makes the same run, without those that only concern this process, and those that a resumed
 /// run reads from its checkpoint.
 std::string resolved_flags(CLI::App& app, const Options& options) {
@@ -59,7 +78,9 @@ std::string resolved_flags(CLI::App& app, const Options& options) {
     if (!options.load.empty() && !options.lr) leave_out("--lr");
     if (!options.load.empty() && !options.momentum) leave_out("--momentum");
     if (!options.load.empty() && !options.weight_decay) leave_out("--weight-decay");
-    return app.config_to_str(true, false);
+    std::string lines;
+    for (const CLI::Option* flag : app.get_options()) lines += toml_line(*flag);
+    return lines;
 }
 
 /// Whether `name` is the pattern with numbers for {epoch} and {step}. A number may be followed by digits of the
@@ -167,7 +188,7 @@ void check(const CLI::App& app, const Options& options, const std::string& progr
 }
 
 /// config.toml has the values of all flags and must be UTF-8; file names may contain other bytes. A TOML string in
-/// double quotes has escapes, and CLI11 neither writes nor reads them. Nor does it read # in a string.
+/// double quotes has escapes, which not all versions of CLI11 read. Nor do they read # in a string.
 void require_storable(const CLI::App& app, const Options& options) {
     if (options.work_dir.empty()) return;
     const auto is_special = [](unsigned char c) {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "lockstep/samples/apps/program/command_line.h"
@@ -31,9 +32,9 @@ bool is_own(const std::string& flag) {
 /// The value, normalized: "0.50" becomes "0.5".
 std::string value_of(const CLI::Option& option) {
     std::string text = option.count() > 0 ? option.results().back() : option.get_default_str();
-    double number = 0;
     const bool whole = text.find_first_not_of("0123456789") == std::string::npos;
-    return !whole && CLI::detail::lexical_cast(text, number) ? fmt::format("{}", number) : text;
+    const std::optional<double> number = whole ? std::nullopt : number_of(text);
+    return number ? fmt::format("{}", *number) : text;
 }
 
 /// "--lr 0.5", "no --steps"; for --load only whether it is given, because hosts may have the file in different places.
