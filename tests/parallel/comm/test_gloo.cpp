@@ -265,7 +265,8 @@ public:
         std::string key_of_peer(key);
         key_of_peer.back() = '0';
         std::string& text = values_[key_of_peer] = value;
-        if (key.starts_with("mesh/")) text[2] = text[3] = static_cast<char>(port_);  // as in a sockaddr_in
+        const auto address = text.find(std::string_view("\x7f\0\0\1", 4));  // in a sockaddr_in, after the port
+        if (address != std::string::npos) text[address - 2] = text[address - 1] = static_cast<char>(port_);
     }
     std::string get(std::string_view key, Milliseconds) override { return try_get(key).value_or(""); }
     std::optional<std::string> try_get(std::string_view key) override {
