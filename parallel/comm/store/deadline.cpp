@@ -8,16 +8,21 @@ namespace lockstep {
 using std::chrono::milliseconds;
 
 RunTime::Nanoseconds RunTime::at(Nanoseconds reading) noexcept {
-    const std::int64_t now = reading.count();
-    std::int64_t last = last_.load();
-    if (now > last) {
-        const std::int64_t missed = std::max<std::int64_t>(now - last - longest_step.count(), 0);
-        // In this order: a thread that sees the new reading must see the time missed before it. If another thread was
-        // first, the time is subtracted again; until then a deadline only seems further away.
-        if (missed > 0) missed_.fetch_add(missed);
-        if (!last_.compare_exchange_strong(last, now) && missed > 0) missed_.fetch_sub(missed);
+    constexpr auto longest = static_cast<std::int32_t>(longest_step / resolution);
+    const auto now = static_cast<std::uint32_t>(reading / resolution);
+    State state = state_.load();
+    for (;;) {
+        const bool first = state.newest == 0 && state.missed == 0;
+        const auto passed = static_cast<std::int32_t>(now - state.newest);  // negative if another thread read later
+        if (!first && passed <= 0) break;
+        const std::int32_t gap = first ? 0 : std::max(passed - longest, 0);
+        const State next{now, state.missed + static_cast<std::uint32_t>(gap)};
+        if (state_.compare_exchange_weak(state, next)) {
+            state = next;
+            break;
+        }
     }
-    return Nanoseconds(now - missed_.load());
+    return reading - state.missed * resolution;
 }
 
 RunClock::time_point RunClock::now() noexcept {

@@ -12,18 +12,27 @@
 namespace lockstep {
 
 /// Time during which a process ran, computed from readings of a steady clock. Between two readings it advances by at
-/// most `longest_step`: a longer gap means that the process was stopped (SIGSTOP, Ctrl-Z, scontrol suspend) or was not
-/// scheduled. Lock-free, so that a child of fork() may use it at once.
+/// most `longest_step`, give or take `resolution`: a longer gap means that the process was stopped (SIGSTOP, Ctrl-Z,
+/// scontrol suspend) or was not scheduled. Lock-free, so that a child of fork() may use it at once.
 class RunTime {
 public:
     using Nanoseconds = std::chrono::nanoseconds;
-    static constexpr Nanoseconds longest_step = std::chrono::milliseconds(250);
+    /// A power of 2, so that ticks of 32 bits continue at 0 after the largest. 417 days have as many ticks: without a
+    /// reading for half of that time, the next gaps count.
+    static constexpr Nanoseconds resolution{1 << 23};
+    static constexpr Nanoseconds longest_step = 30 * resolution;  // 252 ms
 
-    /// The run time at `reading`, in nanoseconds since the clock's epoch.
+    /// The run time at `reading`: nanoseconds, less those missed since the first reading.
     Nanoseconds at(Nanoseconds reading) noexcept;
 
 private:
-    std::atomic<std::int64_t> last_{0}, missed_{0};
+    /// The newest reading and the time missed, in ticks. Both are in one word: a thread that saw a gap counted twice,
+    /// or not at all, would compute a deadline that is wrong by the length of the gap.
+    struct State {
+        std::uint32_t newest = 0, missed = 0;
+    };
+    std::atomic<State> state_{};
+    static_assert(std::atomic<State>::is_always_lock_free);
 };
 
 /// The run time of this process. A thread that waits must read it at least every `look_interval`, or the time in

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -204,13 +206,19 @@ TEST_CASE("run time: gaps between readings count for one step at most") {
     using std::chrono::seconds;
     RunTime time;
     const auto begin = time.at(seconds(1000));
-    CHECK(time.at(seconds(1000) + milliseconds(100)) - begin == milliseconds(100));
-    CHECK(time.at(seconds(1000) + milliseconds(300)) - begin == milliseconds(300));
+    const auto is_near = [](RunTime::Nanoseconds passed, RunTime::Nanoseconds expected, int gaps) {
+        CAPTURE(passed.count(), expected.count());
+        CHECK(passed >= expected - gaps * RunTime::resolution);
+        CHECK(passed <= expected + gaps * RunTime::resolution);
+    };
+    is_near(time.at(seconds(1000) + milliseconds(100)) - begin, milliseconds(100), 0);
+    is_near(time.at(seconds(1000) + milliseconds(200)) - begin, milliseconds(200), 0);
+    is_near(time.at(seconds(1000) + milliseconds(300)) - begin, milliseconds(300), 0);
     // Stopped for an hour: one step.
-    CHECK(time.at(seconds(4600)) - begin == milliseconds(300) + RunTime::longest_step);
-    CHECK(time.at(seconds(4600) + milliseconds(50)) - begin == milliseconds(350) + RunTime::longest_step);
+    is_near(time.at(seconds(4600)) - begin, milliseconds(300) + RunTime::longest_step, 1);
+    is_near(time.at(seconds(4600) + milliseconds(50)) - begin, milliseconds(350) + RunTime::longest_step, 1);
     // A reading of another thread that is older but used later.
-    CHECK(time.at(seconds(4600)) - begin == milliseconds(300) + RunTime::longest_step);
+    is_near(time.at(seconds(4600)) - begin, milliseconds(300) + RunTime::longest_step, 1);
     // Stopped again and again, between waits of 200 ms.
     auto now = seconds(5000) + milliseconds(0);
     const auto before = time.at(now);
@@ -218,7 +226,35 @@ TEST_CASE("run time: gaps between readings count for one step at most") {
         time.at(now += milliseconds(200));
         time.at(now += seconds(60));
     }
-    CHECK(time.at(now) - before == 10 * (milliseconds(200) + RunTime::longest_step));
+    is_near(time.at(now) - before, 10 * (milliseconds(200) + RunTime::longest_step), 10);
+    // The ticks start again at 0 after 417 days.
+    RunTime old;
+    const RunTime::Nanoseconds late = RunTime::resolution * 0xffff'fff0;
+    const auto start = old.at(late);
+    is_near(old.at(late + milliseconds(240)) - start, milliseconds(240), 0);
+    is_near(old.at(late + seconds(3600)) - start, milliseconds(240) + RunTime::longest_step, 1);
+}
+
+TEST_CASE("run time: threads that read it at once after a gap agree") {
+    using std::chrono::seconds;
+    constexpr int rounds = 20000, threads = 4;
+    RunTime time;
+    RunTime::Nanoseconds earliest = time.at(seconds(1000));
+    std::atomic<int> wrong{0};
+    std::barrier together(threads);
+    std::vector<std::thread> all;
+    for (int i = 0; i < threads; ++i)
+        all.emplace_back([&] {
+            RunTime::Nanoseconds last = earliest;
+            for (int round = 1; round <= rounds; ++round) {
+                together.arrive_and_wait();
+                const auto now = time.at(seconds(1000) + round * seconds(3600));
+                if (now < last || now > last + RunTime::longest_step + RunTime::resolution) ++wrong;
+                last = now;
+            }
+        });
+    for (std::thread& one : all) one.join();
+    CHECK(wrong == 0);
 }
 
 namespace {
