@@ -2,13 +2,12 @@
 // nothing is left behind. LOCKSTEP_FAULT_TRIALS: number of trials; LOCKSTEP_FAULT_SEED: their first seed. A trial's
 // number is the seed that begins with it. LOCKSTEP_FAULT_GRACE_MS: how late the others may be.
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <fstream>
 
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/fixtures/environment.h"
@@ -29,20 +28,6 @@ std::vector<std::string> backends() {
     return names;
 }
 
-/// A port that was free just now. Without a server in this process, because a process with threads cannot fork.
-int free_port() {
-    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    const bool bound = ::bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                       ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-    ::close(socket);
-    if (!bound) throw std::runtime_error("no free port");
-    return ntohs(address.sin_port);
-}
-
 /// Whether any process listens there.
 bool listens(int port) {
     std::ifstream table("/proc/net/tcp");
@@ -56,7 +41,8 @@ void check(const FaultTrial& trial) {
     const std::string what = trial.str();
     INFO(what);
     test::TemporaryDirectory place;
-    const int port = trial.tcp ? free_port() : 0;
+    const Descriptor held = hold_free_port();
+    const int port = trial.tcp ? port_of(held) : 0;
     const FaultMeeting meeting{
         trial.tcp ? fmt::format("tcp://127.0.0.1:{}", port) : "file://" + (place / "store").string(),
         (place / "checkpoint").string(), timeout_of(trial)};

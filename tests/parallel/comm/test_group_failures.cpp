@@ -83,7 +83,8 @@ TEST_CASE("the error about a stopped rank says where it was last seen, not that 
     for (const std::string& backend : forkable_backends())
         for (const int stopped : {1, 0}) {
             const TemporaryDirectory place;
-            const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
+            const Descriptor held = hold_free_port();
+            const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(held));
             const Said said;
             ForkedRanks ranks(3, [&](int rank) {
                 ProcessGroupOptions options = group_options(backend, place, rank, 3, milliseconds(6000));
@@ -224,7 +225,8 @@ TEST_CASE("a rank that dies between two groups is detected before the deadline")
         for (const bool by_exception : {true, false}) {
             const TemporaryDirectory place;
             // Only the server of a TCP store can detect that a process dies.
-            const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
+            const Descriptor held = hold_free_port();
+            const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(held));
             ForkedRanks ranks(3, [&](int rank) {
                 ProcessGroupOptions options = group_options(backend, place, rank, 3);
                 if (!by_exception) options.rendezvous.init_method = tcp;

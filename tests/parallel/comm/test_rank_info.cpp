@@ -134,7 +134,8 @@ TEST_CASE("addresses are parsed in every usual form, and invalid ones are reject
         CHECK(contains(
             message_of<InvalidArgument>([&] { Rendezvous({.init_method = method, .rank = 0, .world_size = 1}); }),
             method));
-    const std::string port = std::to_string(port_of(hold_free_port()));
+    const Descriptor held = hold_free_port();
+    const std::string port = std::to_string(port_of(held));
     const Rendezvous alone({.init_method = "tcp:// [::1] :" + port, .rank = 0, .world_size = 1});
     CHECK(alone.store()->compare_set("key", "", "value") == "value");
 }

@@ -34,8 +34,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-int free_port() { return TcpStoreServer{TcpStoreOptions{}}.port(); }
-
 /// The message that each of `count` threads throws, or an empty string.
 std::vector<std::string> errors_of(int count, const std::function<void(int)>& process) {
     std::vector<std::string> errors(static_cast<std::size_t>(count));
@@ -64,7 +62,8 @@ TEST_CASE("all ranks find each other by address and by file") {
     const test::TemporaryDirectory directory;
     const std::filesystem::path file = directory / "store";
     const int world_size = GENERATE(1, 2, 5);
-    const std::string method = by_file ? "file://" + file.string() : "tcp://127.0.0.1:" + std::to_string(free_port());
+    const Descriptor held = hold_free_port();
+    const std::string method = by_file ? "file://" + file.string() : "tcp://127.0.0.1:" + std::to_string(port_of(held));
     const auto errors = errors_of(world_size, [&](int rank) {
         const Rendezvous job(member(method, rank, world_size));
         job.store()->set("value/" + std::to_string(job.rank()), std::to_string(10 * rank));
@@ -107,7 +106,8 @@ TEST_CASE("under torchrun, the store is next to the agent's port") {
 }
 
 TEST_CASE("the address of rank 0 is read from the environment, even if the rank is not") {
-    const Environment address({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(free_port())}});
+    const Descriptor held = hold_free_port();
+    const Environment address({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port_of(held))}});
     for (const std::string& error :
          errors_of(2, [&](int rank) { Rendezvous({.rank = rank, .world_size = 2, .time_limit = test::no_limit}); }))
         CHECK(error.empty());
@@ -115,7 +115,8 @@ TEST_CASE("the address of rank 0 is read from the environment, even if the rank 
 
 TEST_CASE("ranks that die, fail or leave are reported to ranks that check") {
     const Environment nothing({});
-    const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
+    const Descriptor held = hold_free_port();
+    const std::string method = "tcp://127.0.0.1:" + std::to_string(port_of(held));
     const std::string how = GENERATE("died", "failed", "left");
     const auto other = [&] {
         auto job = std::make_unique<Rendezvous>(member(method, 1, 2));
@@ -136,7 +137,8 @@ TEST_CASE("ranks that die, fail or leave are reported to ranks that check") {
 
 TEST_CASE("missing ranks are named on every rank that is present") {
     const Environment nothing({});
-    const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
+    const Descriptor held = hold_free_port();
+    const std::string method = "tcp://127.0.0.1:" + std::to_string(port_of(held));
     const auto begin = std::chrono::steady_clock::now();
     std::latch both(2);
     const auto errors = errors_of(2, [&](int i) {
@@ -152,8 +154,9 @@ TEST_CASE("ranks whose deadlines expire together all name the missing ranks and 
     const test::TemporaryDirectory directory;
     const bool by_file = GENERATE(false, true);
     for (int round = 0; round < 5; ++round) {
+        const Descriptor held = hold_free_port();
         const std::string method =
-            by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(free_port());
+            by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(port_of(held));
         std::latch all(3);
         const auto late = [&](int i) {
             all.arrive_and_wait();
@@ -186,7 +189,8 @@ TEST_CASE("a duplicate rank or another number of ranks is rejected") {
     CHECK(contains(twice[0] + twice[1], "rank 1 of 2 is used by two processes"));
     std::filesystem::remove(file);
 
-    const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
+    const Descriptor held = hold_free_port();
+    const std::string method = "tcp://127.0.0.1:" + std::to_string(port_of(held));
     const auto begin = std::chrono::steady_clock::now();
     for (const std::string& error : errors_of(2, [&](int i) { Rendezvous(member(method, i, 2 + i)); }))
         CHECK((contains(error, "was started for") ||
@@ -204,8 +208,9 @@ TEST_CASE("a job with very many missing ranks ends at its deadline and names som
     const Environment nothing({});
     const test::TemporaryDirectory directory;
     const bool by_file = GENERATE(false, true);
+    const Descriptor held = hold_free_port();
     const std::string method =
-        by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(free_port());
+        by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(port_of(held));
     const auto begin = std::chrono::steady_clock::now();
     const std::string error =
         message_of<CommunicationError>([&] { Rendezvous(member(method, 0, 1 << 20, milliseconds(500))); });
@@ -283,7 +288,8 @@ TEST_CASE("ports derived from a job's name are skipped if they are in use") {
 
 TEST_CASE("an address that other machines can reach needs a token") {
     const Environment nothing({});
-    const std::string method = "tcp://0.0.0.0:" + std::to_string(free_port());
+    const Descriptor held = hold_free_port();
+    const std::string method = "tcp://0.0.0.0:" + std::to_string(port_of(held));
     CHECK(contains(message_of<InvalidArgument>([&] { Rendezvous(member(method, 0, 2)); }), "token"));
     setenv("LOCKSTEP_STORE_TOKEN", "shared", 1);
     const auto errors = errors_of(2, [&](int rank) { Rendezvous(member(method, rank, 2)); });

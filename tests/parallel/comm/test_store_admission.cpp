@@ -254,7 +254,8 @@ TEST_CASE("without a token, only processes of one user find each other") {
         WARN("skipped: only root can change to another user");
         return;
     }
-    const int port = port_of(hold_free_port());
+    const Descriptor held = hold_free_port();
+    const int port = port_of(held);
     const auto join = [&](const std::string& token) {
         return [&, token]() -> std::string {
             try {

@@ -161,7 +161,7 @@ std::string big_value() { return std::string(4 * mib, 'v'); }
 class ServerProcess {
 public:
     explicit ServerProcess(const std::function<std::string(Store& own)>& meanwhile = {}, rlim_t descriptors = 0)
-        : port_(port_of(hold_free_port())), process_(1, [=, this](int) -> Lines {
+        : held_(hold_free_port()), port_(port_of(held_)), process_(1, [=, this](int) -> Lines {
               if (descriptors > 0) {
                   const rlimit limit{descriptors, descriptors};
                   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return {"setrlimit failed"};
@@ -183,6 +183,7 @@ public:
     }
 
 private:
+    Descriptor held_;
     int port_;
     ForkedRanks process_;
 };
@@ -280,7 +281,8 @@ TEST_CASE("a server at its client limit reports it") {
 }
 
 TEST_CASE("a client that is rejected before the handshake retries until its deadline") {
-    const int port = port_of(hold_free_port());
+    const Descriptor held = hold_free_port();
+    const int port = port_of(held);
     std::unique_ptr<TcpStoreServer> server;
     std::thread later([&] {
         {
@@ -400,7 +402,8 @@ TEST_CASE("a job trains, saves and admits ranks among silent strangers and clien
     const int strangers = number_from("LOCKSTEP_STRESS_STRANGERS", 300),
               silent = number_from("LOCKSTEP_STRESS_SILENT", 8);
     const auto duration = seconds(number_from("LOCKSTEP_STRESS_SECONDS", 3));
-    const int port = port_of(hold_free_port());
+    const Descriptor held = hold_free_port();
+    const int port = port_of(held);
     const test::TemporaryDirectory folder;
     ForkedRanks job(ranks, [&](int rank) -> Lines {
         if (rank == ranks - 1) std::this_thread::sleep_for(milliseconds(700));  // joins in the middle of the stress

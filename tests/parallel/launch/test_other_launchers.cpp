@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "lockstep/parallel/comm/store.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/tests/fixtures/files.h"
 #include "lockstep/tests/fixtures/processes.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
@@ -21,8 +21,6 @@ Words all_joined(int launcher) {
         lines.push_back(fmt::format("joined {}/{} launcher {} sum 5", rank, world_size, launcher));
     return lines;
 }
-
-int free_port() { return lockstep::TcpStoreServer{lockstep::TcpStoreOptions{}}.port(); }
 
 using Rank = std::pair<Words, Words>;  // command and environment
 
@@ -44,7 +42,8 @@ void check_joined(const std::vector<Rank>& ranks) {
 }  // namespace
 
 TEST_CASE("by hand, through the environment") {
-    const std::string port = std::to_string(free_port());
+    const lockstep::Descriptor held = lockstep::hold_free_port();
+    const std::string port = std::to_string(port_of(held));
     std::vector<Rank> ranks;
     for (int rank = 0; rank < world_size; ++rank)
         ranks.push_back({{LAUNCH_WORKER, "join"},
@@ -56,8 +55,9 @@ TEST_CASE("by hand, through the environment") {
 TEST_CASE("by hand, with an init method") {
     const TemporaryDirectory directory;
     const bool file = GENERATE(false, true);
+    const lockstep::Descriptor held = lockstep::hold_free_port();
     const std::string method =
-        file ? "file://" + (directory / "store").string() : fmt::format("tcp://127.0.0.1:{}", free_port());
+        file ? "file://" + (directory / "store").string() : fmt::format("tcp://127.0.0.1:{}", port_of(held));
     const bool in_query = GENERATE(false, true);
     std::vector<Rank> ranks;
     for (int rank = 0; rank < world_size; ++rank)
