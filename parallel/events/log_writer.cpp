@@ -69,6 +69,11 @@ std::string LogFile::append(std::string_view bytes) {
     return {};
 }
 
+bool LogFile::is_deleted() const {
+    struct stat status {};
+    return ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
+}
+
 void cut_json_lines(const std::filesystem::path& path, std::int64_t step) {
     std::error_code unknown;
     if (!std::filesystem::is_regular_file(path, unknown)) return;
@@ -217,10 +222,12 @@ void LogWriter::write(std::deque<Pending> all) {
 
 void LogWriter::append(LogFile& file, const std::string& text) {
     const std::string why = file.append(text);
-    if (why.empty()) return;
-    warn_once(fmt::format(
-        "{} cannot be written any further: {}; training continues, and the log drops entries until there is space",
-        file.name(), why));
+    if (!why.empty())
+        warn_once(fmt::format(
+            "{} cannot be written any further: {}; training continues, and the log drops entries until there is space",
+            file.name(), why));
+    else if (!text.empty() && file.is_deleted())
+        warn_once(fmt::format("{} was deleted; training continues, and further entries are lost", file.name()));
 }
 
 void LogWriter::warn_once(const std::string& text) {

@@ -30,6 +30,8 @@ public:
     /// Appends bytes. Returns an empty string, or the error; then the file is unchanged. The thread must have SIGXFSZ
     /// blocked.
     std::string append(std::string_view bytes);
+    /// Whether nothing has the file's name any more, so that what is written is lost when the file is closed.
+    bool is_deleted() const;
 
 private:
     std::string name_;

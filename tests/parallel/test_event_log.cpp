@@ -344,6 +344,30 @@ TEST_CASE("a handler of the log's own warning may write to the log and flush it"
     CHECK(events_of(place).size() == 4);  // as after the full disk above: version, session, loss and the warning
 }
 
+TEST_CASE("a log that is deleted during a run causes one warning, a renamed log causes no warning") {
+    const TemporaryDirectory place;
+    const bool renamed = GENERATE(true, false);
+    Warnings warnings;
+    EventLog log(place / "log");
+    log.scalar("loss", 1, 0);
+    log.flush();
+    CHECK(warnings.texts().empty());
+    std::filesystem::rename(place / "log", place / "moved");
+    if (!renamed) std::filesystem::remove_all(place / "moved");
+    for (int step = 1; step < 4; ++step) {
+        log.scalar("loss", 1, step);
+        log.flush();
+    }
+    if (renamed) {
+        const std::string lines = get_bytes(place / "moved" / "log.jsonl");
+        CHECK(std::count(lines.begin(), lines.end(), '\n') == 4);
+        CHECK(warnings.texts().empty());
+    } else {
+        REQUIRE(warnings.texts().size() == 1);
+        CHECK_THAT(warnings.texts()[0], contains("was deleted; training continues, and further entries are lost"));
+    }
+}
+
 TEST_CASE("an exception from a handler of the log's own warning is dropped, and the text is written to stderr") {
     const TemporaryDirectory place;
     std::atomic<int> told{0};

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,6 +106,11 @@ void OutputRoute::write_to_console() {
 }
 
 void OutputRoute::write_to_file(std::string_view bytes) {
+    struct stat status {};
+    if (file_ && ::fstat(file_.get(), &status) == 0 && status.st_nlink == 0) {
+        warn("launch: a log was deleted; the ranks continue, and their further output is not stored in it");
+        file_.reset();
+    }
     while (file_ && !bytes.empty()) {
         const ssize_t count = write(file_.get(), bytes.data(), bytes.size());
         if (count >= 0) {
