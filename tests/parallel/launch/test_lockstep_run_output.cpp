@@ -105,6 +105,17 @@ TEST_CASE("one log per attempt and rank") {
     }
 }
 
+TEST_CASE("logs that are deleted during a run cause a warning, and the ranks continue") {
+    const TemporaryDirectory directory;
+    const std::string logs = (directory / "logs").string();
+    StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=1", "--log-dir=" + logs, "--tee=1", "sh", "-c",
+                        "echo one; rm -r '" + logs + "'; echo two"});
+    CHECK(run.status() == 0);
+    CHECK(run.out() == "[0]:one\n[0]:two\n");
+    CHECK_THAT(run.err(), contains("a log was deleted; the ranks continue"));
+    CHECK_FALSE(std::filesystem::exists(logs));
+}
+
 TEST_CASE("the last ten lines are reported") {
     std::string text;
     for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i) + "\n";
